@@ -1,0 +1,173 @@
+"""The directions of the house: who may import whom. import-linter holds the broad ones, these hold the exact ones."""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+MEMBERS = [ROOT / "core", *PLUGINS, ROOT / "conformance"]
+CORE = ROOT / "core" / "src" / "perdure"
+
+
+class Import(NamedTuple):
+    """One imported module, and the line that imports it."""
+
+    module: str
+    place: str
+
+
+def _module_name(file: Path, source: Path) -> str:
+    parts = file.relative_to(source).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _is_module(name: str) -> bool:
+    for member in MEMBERS:
+        path = member.joinpath("src", *name.split("."))
+        if path.is_dir() or path.with_suffix(".py").exists():
+            return True
+    return False
+
+
+def _imports(file: Path, source: Path) -> Iterator[Import]:
+    """Every import of a file, also those within functions and under TYPE_CHECKING, by the full name of the module.
+
+    `from package import name` counts as an import of `package.name` where that is a module of ours, else of `package`.
+    """
+    name = _module_name(file, source)
+    package = name if file.stem == "__init__" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))):
+        place = f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, place)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield Import(full if _is_module(full) else base, place)
+
+
+def _imports_below(folder: Path, source: Path) -> list[Import]:
+    files = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
+    return [found for file in files for found in _imports(file, source)]
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _package(member: Path) -> str:
+    (folder,) = (path.parent.name for path in member.glob("src/*/__init__.py"))
+    return folder
+
+
+def _project(member: Path) -> dict[str, Any]:
+    return tomllib.loads((member / "pyproject.toml").read_text(encoding="utf-8"))["project"]  # type: ignore[no-any-return]  # reason: TOML is Any
+
+
+def _refused(imports: list[Import], *, allowed: tuple[str, ...]) -> list[str]:
+    return [
+        f"{place} imports {module}" for module, place in imports if not any(_within(module, one) for one in allowed)
+    ]
+
+
+def test_imports_are_found_in_every_form(tmp_path: Path) -> None:
+    package = tmp_path / "perdure_memory"
+    package.mkdir()
+    file = package / "plugin.py"
+    file.write_text(
+        "import os.path\n"
+        "from perdure import backend, errors\n"
+        "from perdure.journal import contract\n"
+        "from . import journal\n"
+        "from .deep import thing\n"
+        "def function():\n"
+        "    from perdure import __version__\n",
+        encoding="utf-8",
+    )
+    assert [found.module for found in _imports(file, tmp_path)] == [
+        "os.path",
+        "perdure.backend" if _is_module("perdure.backend") else "perdure",
+        "perdure.errors",
+        "perdure.journal.contract",
+        "perdure_memory.journal" if _is_module("perdure_memory.journal") else "perdure_memory",
+        "perdure_memory.deep",
+        "perdure",
+    ]
+    assert _refused(
+        list(_imports(file, tmp_path)), allowed=("os", "perdure_memory", "perdure.backend", "perdure.journal")
+    )
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_sees_only_the_backend_module_of_ours(plugin: Path) -> None:
+    package = _package(plugin)
+    imports = [one for one in _imports_below(plugin / "src", plugin / "src") if one.module.startswith("perdure")]
+    assert _refused(imports, allowed=("perdure.backend", package)) == []
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_module_imports_no_driver_at_import_time(plugin: Path) -> None:
+    source = plugin / "src"
+    file = source / _package(plugin) / "plugin.py"
+    if not file.exists():
+        pytest.skip("there is no plugin.py yet")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    at_import_time = {node.lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)}
+    imports = [one for one in _imports(file, source) if int(one.place.rpartition(":")[2]) in at_import_time]
+    allowed = (*(sys.stdlib_module_names - {"sqlite3"}), "pluggy", "perdure.backend", _package(plugin))
+    assert _refused(imports, allowed=allowed) == []
+
+
+def test_the_kit_sees_the_public_core_and_no_plugin() -> None:
+    source = ROOT / "conformance" / "src"
+    imports = [one for one in _imports_below(source, source) if one.module.startswith("perdure")]
+    assert _refused(imports, allowed=("perdure", "perdure_conformance")) == []
+    private = [
+        one
+        for one in imports
+        if _within(one.module, "perdure") and any(part.startswith("_") for part in one.module.split("."))
+    ]
+    assert private == []
+
+
+def test_the_contracts_see_the_standard_library_and_little_else() -> None:
+    imports = _imports_below(CORE / "contracts", CORE.parent)
+    ours = ("perdure.contracts", "perdure.errors", "perdure.codec", "perdure.clock")
+    libraries = ("pydantic", "pydantic_core", "pluggy", "orjson", "msgspec")
+    assert _refused(imports, allowed=(*sys.stdlib_module_names, *libraries, *ours)) == []
+
+
+def test_the_runtime_sees_neither_the_journal_nor_a_backend() -> None:
+    refused = ("perdure.journal", "perdure.backend", *(_package(plugin) for plugin in PLUGINS))
+    imports = _imports_below(CORE / "runtime", CORE.parent)
+    assert [one for one in imports if any(_within(one.module, name) for name in refused)] == []
+
+
+def test_the_core_imports_no_driver_and_no_plugin() -> None:
+    drivers = ("aiosqlite", "sqlite3", "redis", "filelock", "asyncpg", "psycopg")
+    refused = (*drivers, "perdure_conformance", *(_package(plugin) for plugin in PLUGINS))
+    imports = _imports_below(CORE, CORE.parent)
+    assert imports
+    assert [one for one in imports if any(_within(one.module, name) for name in refused)] == []
+
+
+def test_all_distributions_have_one_version() -> None:
+    assert {_project(member)["version"] for member in MEMBERS} == {_project(ROOT / "core")["version"]}
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda path: path.name)
+def test_a_distribution_is_typed_and_licensed(member: Path) -> None:
+    assert (member / "src" / _package(member) / "py.typed").exists()
+    assert (member / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert _project(member)["requires-python"] == ">=3.11"
