@@ -1,7 +1,7 @@
 # The verbs of the project. Each needs only Python 3.11 or newer and make: the environment in .venv is made on first use and again
 # when a pin or a pyproject.toml changes.
 .DEFAULT_GOAL := help
-SHELL := /bin/bash
+SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
@@ -22,6 +22,11 @@ TESTS := $(wildcard tests $(addsuffix /tests,$(MEMBERS)))
 UV := $(shell command -v uv || echo $(BIN)/uv)
 PYTEST := $(BIN)/python -m pytest
 
+# Where the machine has no uv, the environment gets one.
+ENSURE_UV = if [ "$(UV)" = "$(BIN)/uv" ]; then \
+    $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -r requirements/uv.txt; fi
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+
 .PHONY: help venv demo test laws soak check format pins clean
 
 help: ## Show the verbs
@@ -29,8 +34,8 @@ help: ## Show the verbs
 
 venv: $(STAMP) ## Make the environment and install the workspace
 
-# The environment and uv alone, so that `make pins` works while the pins do not install.
-$(READY): requirements/uv.txt
+# The environment alone, so that `make pins` works while the pins do not install.
+$(READY):
 	@if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    found=; \
 	    for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python); do \
@@ -44,14 +49,12 @@ $(READY): requirements/uv.txt
 	    "$$found" -m venv --clear $(VENV) || \
 	        { echo "$$found could not make $(VENV); on Debian and Ubuntu the package python3-venv is needed." >&2; exit 1; }; \
 	fi
-	@if ! command -v uv >/dev/null; then \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -r requirements/uv.txt; \
-	fi
 	@touch $@
 
-$(STAMP): $(READY) requirements/dev.txt pyproject.toml $(PROJECTS)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet -r requirements/dev.txt
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation $(addprefix -e ./,$(MEMBERS))
+$(STAMP): $(READY) requirements/uv.txt requirements/dev.txt pyproject.toml $(PROJECTS)
+	@$(ENSURE_UV)
+	$(INSTALL) -r requirements/dev.txt
+	$(INSTALL) --no-deps --no-build-isolation $(addprefix -e ./,$(MEMBERS))
 	@touch $@
 
 demo: $(STAMP) ## Run the demo: a turn that survives a crash
@@ -80,6 +83,7 @@ format: $(STAMP) ## Format the code and fix what can be fixed
 # No option may write where a pin was found: the files hold for every registry and machine.
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --custom-compile-command "make pins"
 pins: $(READY) ## Compile requirements/*.txt from requirements/*.in; UPGRADE=1 takes newer releases
+	@$(ENSURE_UV)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) $(addprefix --no-emit-package ,$(DISTRIBUTIONS)) --all-extras requirements/dev.in $(PROJECTS) -o requirements/dev.txt
 
