@@ -74,7 +74,7 @@ check: $(STAMP) ## Check format, lint, types and import directions
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(SOURCES) $(TESTS) conftest.py
 	$(BIN)/basedpyright
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: $(STAMP) ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 MEMBERS = [ROOT / "core", *PLUGINS, ROOT / "conformance"]
+SOURCES = [member / "src" for member in MEMBERS]
 CORE = ROOT / "core" / "src" / "perdure"
 
 
@@ -27,12 +28,9 @@ def _module_name(file: Path, source: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _is_module(name: str) -> bool:
-    for member in MEMBERS:
-        path = member.joinpath("src", *name.split("."))
-        if path.is_dir() or path.with_suffix(".py").exists():
-            return True
-    return False
+def _is_module(name: str, source: Path) -> bool:
+    paths = [folder.joinpath(*name.split(".")) for folder in (source, *SOURCES)]
+    return any(path.is_dir() or path.with_suffix(".py").exists() for path in paths)
 
 
 def _imports(file: Path, source: Path) -> Iterator[Import]:
@@ -54,7 +52,7 @@ def _imports(file: Path, source: Path) -> Iterator[Import]:
                 base = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:
                 full = f"{base}.{alias.name}"
-                yield Import(full if _is_module(full) else base, place)
+                yield Import(full if _is_module(full, source) else base, place)
 
 
 def _imports_below(folder: Path, source: Path) -> list[Import]:
@@ -82,31 +80,38 @@ def _refused(imports: list[Import], *, allowed: tuple[str, ...]) -> list[str]:
 
 
 def test_imports_are_found_in_every_form(tmp_path: Path) -> None:
-    package = tmp_path / "perdure_memory"
-    package.mkdir()
-    file = package / "plugin.py"
+    for name in ("ours/backend.py", "ours/errors.py", "ours/journal/contract.py", "plugin/journal.py"):
+        tmp_path.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
+        tmp_path.joinpath(name).touch()
+    file = tmp_path / "plugin" / "plugin.py"
     file.write_text(
         "import os.path\n"
-        "from perdure import backend, errors\n"
-        "from perdure.journal import contract\n"
+        "from ours import backend, errors\n"
+        "from ours.journal import contract\n"
         "from . import journal\n"
         "from .deep import thing\n"
+        "if TYPE_CHECKING:\n"
+        "    import ours.errors as errors\n"
         "def function():\n"
-        "    from perdure import __version__\n",
+        "    from ours import __version__\n",
         encoding="utf-8",
     )
-    assert [found.module for found in _imports(file, tmp_path)] == [
+    imports = list(_imports(file, tmp_path))
+    assert sorted(found.module for found in imports) == [
         "os.path",
-        "perdure.backend" if _is_module("perdure.backend") else "perdure",
-        "perdure.errors",
-        "perdure.journal.contract",
-        "perdure_memory.journal" if _is_module("perdure_memory.journal") else "perdure_memory",
-        "perdure_memory.deep",
-        "perdure",
+        "ours",
+        "ours.backend",
+        "ours.errors",
+        "ours.errors",
+        "ours.journal.contract",
+        "plugin.deep",
+        "plugin.journal",
     ]
-    assert _refused(
-        list(_imports(file, tmp_path)), allowed=("os", "perdure_memory", "perdure.backend", "perdure.journal")
-    )
+    assert sorted(_refused(imports, allowed=("os", "plugin", "ours.backend", "ours.journal"))) == [
+        "plugin.py:2 imports ours.errors",
+        "plugin.py:7 imports ours.errors",
+        "plugin.py:9 imports ours",
+    ]
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
@@ -157,8 +162,8 @@ def test_the_runtime_sees_neither_the_journal_nor_a_backend() -> None:
 def test_the_core_imports_no_driver_and_no_plugin() -> None:
     drivers = ("aiosqlite", "sqlite3", "redis", "filelock", "asyncpg", "psycopg")
     refused = (*drivers, "perdure_conformance", *(_package(plugin) for plugin in PLUGINS))
+    assert list(CORE.rglob("*.py"))
     imports = _imports_below(CORE, CORE.parent)
-    assert imports
     assert [one for one in imports if any(_within(one.module, name) for name in refused)] == []
 
 
