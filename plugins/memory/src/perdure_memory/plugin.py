@@ -1,0 +1,9 @@
+"""The plugin: `memory:` is private to each opening, `memory:name` is shared within this process."""
+
+from perdure.backend import journal_hooks
+
+PERDURE_CONTRACT = 1
+
+perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
+    "perdure_memory.journal:MemoryJournal"
+)
