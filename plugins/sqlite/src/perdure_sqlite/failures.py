@@ -1,0 +1,41 @@
+"""What an exception of SQLite means in the words of the contract."""
+
+from __future__ import annotations
+
+from perdure.backend import OutcomeUnknownError, StoreCorruptedError, StoreError, StoreUnavailableError, describe
+
+# Primary result codes, https://www.sqlite.org/rescode.html; `sqlite3` names them only in newer Pythons.
+INTERNAL, BUSY, NOMEM, IOERR, CORRUPT, NOTADB = 2, 5, 7, 10, 11, 26
+
+
+def primary_code(error: BaseException) -> int:
+    """Return the primary result code of an exception of `sqlite3`, 0 of any other."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def failure(error: Exception, *, operation: str, key: str, where: str, unknown: bool = False) -> StoreError:
+    """Return the error of the contract for a call that failed.
+
+    Args:
+        error: What was raised.
+        operation: The call.
+        key: What the call was about.
+        where: The path of the file.
+        unknown: Whether the call may have written all the same.
+    """
+    if isinstance(error, StoreError):
+        return error
+    failed: StoreError
+    if primary_code(error) in {CORRUPT, NOTADB}:
+        failed = StoreCorruptedError(where, describe(error))
+    elif unknown:
+        failed = OutcomeUnknownError(operation, key, f"{describe(error)} ({where})")
+    else:
+        failed = StoreUnavailableError(operation, key, f"{describe(error)} ({where})")
+    failed.__cause__ = error
+    return failed
+
+
+def in_doubt(error: BaseException) -> bool:
+    """Say whether a commit that raised may have happened: if the disk failed, or memory ran out half way."""
+    return isinstance(error, MemoryError) or primary_code(error) in {INTERNAL, NOMEM, IOERR}

@@ -1,0 +1,38 @@
+-- One row a key. `id` places the key's items; it is never shown.
+CREATE TABLE journal (
+    id INTEGER PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    part TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    rewritten INTEGER NOT NULL,
+    "group" TEXT,
+    status TEXT,
+    data BLOB NOT NULL,
+    created_at INTEGER NOT NULL, -- microseconds since 1970, UTC
+    updated_at INTEGER NOT NULL,
+    UNIQUE (namespace, part, name)
+) STRICT;
+
+-- Each order of a listing, with and without a filter, is the order of an index: a page costs what it returns.
+CREATE INDEX journal_created ON journal (namespace, part, created_at, name);
+CREATE INDEX journal_updated ON journal (namespace, part, updated_at, name);
+CREATE INDEX journal_group_name ON journal (namespace, part, "group", name);
+CREATE INDEX journal_group_created ON journal (namespace, part, "group", created_at, name);
+CREATE INDEX journal_group_updated ON journal (namespace, part, "group", updated_at, name);
+CREATE INDEX journal_status_name ON journal (namespace, part, status, name);
+CREATE INDEX journal_status_created ON journal (namespace, part, status, created_at, name);
+CREATE INDEX journal_status_updated ON journal (namespace, part, status, updated_at, name);
+
+-- Item n of a key has the id `journal.id << 32 | n`: the items of a key lie side by side in one B-tree, and an append
+-- touches no second one.
+CREATE TABLE item (
+    id INTEGER PRIMARY KEY,
+    data BLOB NOT NULL
+) STRICT;
+
+-- Here and not in the code, so that no tool can leave items behind, which a later key with the same id would inherit.
+CREATE TRIGGER journal_deleted AFTER DELETE ON journal BEGIN
+    DELETE FROM item WHERE id BETWEEN OLD.id << 32 AND OLD.id << 32 | 0xffffffff;
+END;

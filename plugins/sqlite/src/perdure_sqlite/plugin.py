@@ -1,0 +1,32 @@
+"""The plugin: the options of `sqlite:` URLs and the three hooks. It loads without the driver."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from perdure.backend import journal_hooks
+from pydantic import BaseModel, ConfigDict, Field
+
+PERDURE_CONTRACT = 1
+
+
+class Options(BaseModel):
+    """The options of a `sqlite:` URL.
+
+    Attributes:
+        synchronous: `full` (default): an acknowledged write survives a power loss. `normal`: it survives the death of the
+            process, but a power loss may take the newest writes; in exchange a write does not wait for the disk.
+        busy_timeout: How long a call waits for another process that holds the file, in seconds. 0: not at all.
+        journal_mode: `wal` (default), or `delete` for a file on a network file system, where WAL would damage it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    synchronous: Literal["full", "normal"] = "full"
+    busy_timeout: float = Field(default=5.0, ge=0, le=3600, allow_inf_nan=False)
+    journal_mode: Literal["wal", "delete"] = "wal"
+
+
+perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
+    "perdure_sqlite.journal:SqliteJournal.from_url"
+)
