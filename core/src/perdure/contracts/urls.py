@@ -162,7 +162,7 @@ def _show_broken(text: str) -> str:
     place, question, options = text.partition("?")
     if "@" in options:
         place = place.partition(":")[0] + f":{HIDDEN}"
-    place = _AUTHORITY.sub(f"//{HIDDEN}", _LOGIN_WITHOUT_SLASHES.sub(f"{HIDDEN}@", place, count=1), count=1)
+    place = _LOGIN_WITHOUT_SLASHES.sub(f"{HIDDEN}@", _AUTHORITY.sub(f"//{HIDDEN}", place, count=1), count=1)
     return f"{place}?{HIDDEN}" if question else place
 
 

@@ -1,0 +1,147 @@
+"""From URLs to an open bundle of stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure import plugins
+from perdure.bundle import AgentStore
+from perdure.contracts.approvals import ApprovalStore
+from perdure.contracts.checkpoints import CheckpointStore
+from perdure.contracts.resources import Resources
+from perdure.contracts.sessions import SessionStore
+from perdure.contracts.store import Store
+from perdure.contracts.urls import StoreURL
+from perdure.errors import InvalidArgumentError, PerdureError, UnsupportedOperationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+    from types import TracebackType
+
+    from perdure.clock import Clock
+
+
+def open_store(
+    url: str | None = None,
+    *,
+    sessions: str | SessionStore | None = None,
+    checkpoints: str | CheckpointStore | None = None,
+    approvals: str | ApprovalStore | None = None,
+    clock: Clock | None = None,
+) -> Opening:
+    """Open the stores of an agent. Await it, or enter it with `async with`, which also closes.
+
+        async with perdure.open_store("sqlite:agent.db") as store:
+            ...
+
+    Args:
+        url: Where all parts are that are not given on their own.
+        sessions: The transcripts: a URL, or a store of yours, which stays yours to open and close.
+        checkpoints: The turn journals, likewise.
+        approvals: The approvals, likewise.
+        clock: What tells the time to all of them; `None`: the machine's clock.
+
+    Returns:
+        An `Opening`. It gives an `AgentStore`, whose `close` closes what was opened here and nothing else. A part that
+        is not given, and that the plugin of `url` does not have, is absent: using it raises
+        `UnsupportedOperationError`.
+
+    Raises:
+        UnknownSchemeError, PluginConflictError, PluginLoadError: No plugin, several, or a broken one. All errors are
+            raised by the `await` (or `async with`); whatever was opened before is closed again, also when cancelled.
+        StoreURLError: A URL or one of its options is wrong.
+        UnsupportedOperationError: A part has a URL of its own whose plugin does not have that part.
+        InvalidArgumentError: Nothing is given, or a part is neither a URL nor such a store.
+        StoreError: The backend could not be opened.
+    """
+    return Opening(url, {"sessions": sessions, "checkpoints": checkpoints, "approvals": approvals}, clock)
+
+
+class Opening:
+    """What `open_store` returns: `await` it for an open `AgentStore`, or enter it with `async with`."""
+
+    def __init__(self, url: str | None, parts: dict[str, str | Store | None], clock: Clock | None) -> None:
+        self._url, self._parts, self._clock = url, parts, clock
+        self._entered: list[AgentStore] = []
+
+    def __await__(self) -> Generator[Any, None, AgentStore]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AgentStore:
+        self._entered.append(await self._open())
+        return self._entered[-1]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await _close_after(error, self._entered.pop().close)
+
+    async def _open(self) -> AgentStore:
+        if self._url is None and all(given is None for given in self._parts.values()):
+            raise InvalidArgumentError("url", 'is missing: give one, such as "sqlite:agent.db", or give a part')
+        maker = _Maker()
+        stores: dict[str, Any] = {part: self._store(maker, part, given) for part, given in self._parts.items()}
+        try:
+            await maker.open(self._clock)
+            return AgentStore(**stores, clock=self._clock, closing=maker.close)
+        except BaseException as error:
+            await _close_after(error, maker.close)
+            raise
+
+    def _store(self, maker: _Maker, part: str, given: str | Store | None) -> Store | None:
+        if given is None:
+            return None if self._url is None else maker.make(part, _checked_url("url", self._url))
+        if isinstance(given, plugins.HOOKS[part].kind):
+            return given
+        text = _checked_url(part, given)
+        store = maker.make(part, text)
+        if store is None:
+            raise UnsupportedOperationError(f"the plugin of {text.partition(':')[0]!r}", part)
+        return store
+
+
+class _Maker:
+    """Makes stores from URLs, and opens and closes what it made."""
+
+    def __init__(self) -> None:
+        self._resources = Resources()
+        self._stores: list[Store] = []
+
+    def make(self, part: str, text: str) -> Store | None:
+        url = StoreURL.parse(text)
+        plugin = plugins.load(url.scheme)
+        url = plugin.check(url)
+        store = plugin.make(part, url, self._resources)
+        if store is not None:
+            store.bind(max_record=url.max_record)
+            self._stores.append(store)
+        return store
+
+    async def open(self, clock: Clock | None) -> None:
+        await self._resources.open()
+        for store in self._stores:
+            store.bind(clock=clock)
+            store._enter()  # from now on this loop and this process are the store's home
+
+    async def close(self) -> None:
+        for store in self._stores:
+            store.seal()
+        await self._resources.close()
+
+
+def _checked_url(name: str, given: object) -> str:
+    if isinstance(given, str):
+        return given
+    raise InvalidArgumentError(
+        name, f"must be a URL such as 'sqlite:agent.db', or a store; not a {type(given).__name__}"
+    )
+
+
+async def _close_after(error: BaseException | None, close: Callable[[], Awaitable[None]]) -> None:
+    """Close, and let a failure to do so not hide the error that came first."""
+    try:
+        await close()
+    except PerdureError as later:
+        if error is None:
+            raise
+        error.add_note(f"then closing failed: {later}")

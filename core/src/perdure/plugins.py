@@ -1,0 +1,241 @@
+"""Find the installed store plugins, load the one that is asked for, and explain every failure.
+
+Listing imports nothing. A plugin that is broken hurts nobody until its own scheme is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pluggy
+from pydantic import BaseModel
+
+from perdure.contracts import hookspecs
+from perdure.contracts.approvals import ApprovalStore
+from perdure.contracts.checkpoints import CheckpointStore
+from perdure.contracts.hookspecs import CONTRACT
+from perdure.contracts.options import NoOptions, check_options
+from perdure.contracts.sessions import SessionStore
+from perdure.contracts.store import Store, describe
+from perdure.errors import PerdureError, PluginConflictError, PluginLoadError, UnknownSchemeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.contracts.resources import Resources
+    from perdure.contracts.urls import StoreURL
+
+GROUP: Final = "perdure.stores"
+"""The entry-point group of store plugins. An entry's name is the URL scheme, its value the plugin module."""
+
+
+class Hook(NamedTuple):
+    """The hook of one part of a bundle, and what it answers."""
+
+    name: str
+    kind: type[Store]
+
+
+HOOKS: Final = {
+    "sessions": Hook("perdure_session_store", SessionStore),
+    "checkpoints": Hook("perdure_checkpoint_store", CheckpointStore),
+    "approvals": Hook("perdure_approval_store", ApprovalStore),
+}
+"""The hooks by part."""
+
+FIRST_PARTY: Final = {
+    "memory": "memory",
+    "file": "file",
+    "sqlite": "sqlite",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+unix": "redis",
+    "redis+sentinel": "redis",
+    "redis+cluster": "redis",
+    "postgres": "postgres",
+    "postgresql": "postgres",
+}
+"""The schemes of our own plugins, with the extra that installs each."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPlugin:
+    """A store plugin as its distribution declares it, not imported.
+
+    Attributes:
+        scheme: The URL scheme that it claims.
+        distribution: The name of the distribution.
+        version: The distribution's version.
+        module: The plugin module.
+    """
+
+    scheme: str
+    distribution: str
+    version: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A store plugin, imported and checked."""
+
+    installed: InstalledPlugin
+    options: type[BaseModel]
+    hooks: pluggy.HookRelay
+
+    def check(self, url: StoreURL) -> StoreURL:
+        """Return the URL with its options checked, or raise `StoreURLError`."""
+        with _blaming(self.installed, "its Options"):
+            return check_options(url, self.options)
+
+    def make(self, part: str, url: StoreURL, resources: Resources) -> Store | None:
+        """Ask for the store of one part, not yet open; `None` if the plugin has none for this URL.
+
+        Raises:
+            PluginLoadError: The hook failed, or answered something else than a store.
+        """
+        name, kind = HOOKS[part]
+        with _blaming(self.installed, name):
+            answer = getattr(self.hooks, name)(url=url, resources=resources)
+        if answer is None or isinstance(answer, kind):
+            return answer
+        if inspect.isawaitable(answer):
+            getattr(answer, "close", lambda: None)()
+            raise _broken(self.installed, f"{name} answered an awaitable; hooks are plain functions")
+        raise _broken(self.installed, f"{name} answered a {type(answer).__name__}, not a {kind.__name__}")
+
+
+def installed() -> tuple[InstalledPlugin, ...]:
+    """List the installed store plugins by scheme, without importing any.
+
+    A distribution that is there twice (an editable install beside a stale one) counts once, as Python imports it: the
+    first on the path.
+    """
+    first: dict[str, list[InstalledPlugin]] = {}
+    for distribution in metadata.distributions():
+        found = _declared(distribution)
+        if found:
+            first.setdefault(_normalised(found[0].distribution), found)
+    declared = (plugin for plugins in first.values() for plugin in plugins)
+    return tuple(sorted(declared, key=lambda plugin: (plugin.scheme, plugin.distribution)))
+
+
+def find(scheme: str) -> InstalledPlugin:
+    """Return the one installed plugin of a scheme, not imported.
+
+    Raises:
+        UnknownSchemeError: There is none.
+        PluginConflictError: Several distributions claim the scheme.
+    """
+    plugins = installed()
+    found = [plugin for plugin in plugins if plugin.scheme == scheme]
+    if not found:
+        raise _unknown(scheme, sorted({plugin.scheme for plugin in plugins}))
+    distributions = list(dict.fromkeys(plugin.distribution for plugin in found))
+    if len(distributions) > 1:
+        raise PluginConflictError(scheme, distributions)
+    return found[0]
+
+
+def load(scheme: str) -> Plugin:
+    """Import and check the plugin of a scheme, and no other.
+
+    Raises:
+        UnknownSchemeError, PluginConflictError: As `find`.
+        PluginLoadError: The plugin does not import, or breaks the contract of plugins.
+    """
+    found = find(scheme)
+    with _blaming(found, "its import", ours_pass=False):
+        module = metadata.EntryPoint(name=scheme, value=found.module, group=GROUP).load()
+    with _blaming(found, "its declarations"):
+        _check_contract(found, module)
+        return Plugin(found, _options(found, module), _hooks(found, module))
+
+
+def _declared(distribution: metadata.Distribution) -> list[InstalledPlugin]:
+    """Return the plugins that a distribution declares; one whose metadata cannot be read declares none."""
+    try:
+        entries = distribution.entry_points.select(group=GROUP)
+        name, version = (_field(distribution, "Name"), _field(distribution, "Version")) if entries else ("", "")
+    except Exception:  # noqa: BLE001  # reason: whatever is broken in one distribution must not hide all others
+        return []
+    place = f"the unnamed distribution in {distribution.locate_file('')}"
+    return [
+        InstalledPlugin(entry.name.lower(), name or place, version or "of unknown version", entry.value)
+        for entry in entries
+    ]
+
+
+def _field(distribution: metadata.Distribution, name: str) -> str:
+    return distribution.metadata[name] if name in distribution.metadata else ""
+
+
+def _normalised(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _unknown(scheme: str, schemes: list[str]) -> UnknownSchemeError:
+    known = dict.fromkeys((*schemes, *FIRST_PARTY))
+    near = difflib.get_close_matches(scheme, [name for name in known if name != scheme], n=1)
+    extra = FIRST_PARTY.get(scheme)
+    return UnknownSchemeError(scheme, schemes, near[0] if near else None, install_command(extra) if extra else "")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of perdure."""
+    return f"pip install 'perdure[{extra}]'"
+
+
+def _check_contract(found: InstalledPlugin, module: object) -> None:
+    declared = getattr(module, "PERDURE_CONTRACT", None)
+    if declared is None:
+        raise _broken(found, f"it has no PERDURE_CONTRACT, and this release of perdure speaks contract {CONTRACT}")
+    if type(declared) is not int or declared != CONTRACT:
+        raise _broken(found, f"it speaks contract {declared!r}, and this release of perdure speaks contract {CONTRACT}")
+
+
+def _options(found: InstalledPlugin, module: object) -> type[BaseModel]:
+    model = getattr(module, "Options", NoOptions)
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return model
+    raise _broken(found, "its Options is no pydantic model")
+
+
+def _hooks(found: InstalledPlugin, module: Any) -> pluggy.HookRelay:
+    """Register the module alone, so that no plugin ever sees another's calls."""
+    manager = pluggy.PluginManager("perdure")
+    manager.add_hookspecs(hookspecs)
+    try:
+        manager.register(module, found.module)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise _broken(found, " ".join(str(error).split())) from error
+    marked = {caller.name for caller in manager.get_hookcallers(module) or ()}
+    names = [hook.name for hook in HOOKS.values()]
+    for name in names:
+        if hasattr(module, name) and name not in marked:
+            raise _broken(found, f"{name} is not marked as a hook by @hookimpl")
+    if not marked.intersection(names):
+        raise _broken(found, f"it has none of the hooks {', '.join(names)}")
+    return manager.hook
+
+
+@contextmanager
+def _blaming(found: InstalledPlugin, what: str, *, ours_pass: bool = True) -> Iterator[None]:
+    """Turn whatever a plugin raises into `PluginLoadError`, but for Ctrl-C and, unless it is imported, our own errors."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or (ours_pass and isinstance(error, PerdureError)):
+            raise
+        raise _broken(found, f"{what} failed with {describe(error)}") from error
+
+
+def _broken(found: InstalledPlugin, problem: str) -> PluginLoadError:
+    return PluginLoadError(found.scheme, found.distribution, found.version, problem)
