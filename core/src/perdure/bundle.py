@@ -1,0 +1,207 @@
+"""`AgentStore`: the three stores of an application as one object, opened and closed together."""
+
+from __future__ import annotations
+
+from dataclasses import replace as dataclass_replace
+from typing import TYPE_CHECKING, Self
+
+from perdure.absent import AbsentApprovals, AbsentCheckpoints, AbsentSessions
+from perdure.clock import SYSTEM_CLOCK
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, READY, CheckpointReplace
+from perdure.contracts.sessions import SessionAppend
+from perdure.conversation import delete_session, undecided
+from perdure.errors import OutcomeUnknownError, StoreUnavailableError, UnsupportedOperationError, VersionConflictError
+from perdure.journal.stores import JournalCheckpoints, JournalSessions
+from perdure.ownership import Lease, Ownership, Process
+from perdure.prune import prune
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime, timedelta
+    from types import TracebackType
+
+    from perdure.clock import Clock
+    from perdure.contracts.approvals import Approval, ApprovalStore
+    from perdure.contracts.checkpoints import CheckpointStore
+    from perdure.contracts.records import Record
+    from perdure.contracts.sessions import SessionStore
+    from perdure.prune import PruneReport
+
+
+class AgentStore:
+    """Bundles a session store, a checkpoint store and an approval store; each may come from a different backend.
+
+    A part that is absent raises `UnsupportedOperationError` when it is used; `"approvals" in store` asks.
+
+    Attributes:
+        sessions: The transcripts.
+        checkpoints: The turn journals.
+        approvals: The requests for human decisions.
+        clock: What all instants and leases of this bundle go by.
+        ownership: Who this process is to other owners, and the lease that it takes.
+
+    Example:
+        >>> async with perdure.open_store("sqlite:agent.db") as store:  # doctest: +SKIP
+        ...     await store.prune(older_than=timedelta(days=7), dry_run=True)
+    """
+
+    def __init__(
+        self,
+        *,
+        sessions: SessionStore | None = None,
+        checkpoints: CheckpointStore | None = None,
+        approvals: ApprovalStore | None = None,
+        clock: Clock | None = None,
+        lease: Lease | None = None,
+        process: Process | None = None,
+        closing: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Bundle stores that are open already.
+
+        Args:
+            sessions: The session store; `None`: absent.
+            checkpoints: The checkpoint store; `None`: absent.
+            approvals: The approval store; `None`: absent.
+            clock: The clock that the bundle and its stores go by; `None`: the system's.
+            lease: The lease that owners take; `None`: 30 s, renewed every 10 s.
+            process: The identity of owners; `None`: this process.
+            closing: What `close` calls, once; `open_store` closes here what it opened.
+        """
+        self.sessions: SessionStore = AbsentSessions() if sessions is None else sessions
+        self.checkpoints: CheckpointStore = AbsentCheckpoints() if checkpoints is None else checkpoints
+        self.approvals: ApprovalStore = AbsentApprovals() if approvals is None else approvals
+        self.clock: Clock = SYSTEM_CLOCK if clock is None else clock
+        self.ownership = Ownership(self.clock, process, lease)
+        self._closing = closing
+        if clock is not None:
+            for part in (self.sessions, self.checkpoints, self.approvals):
+                part.bind(clock=clock)
+
+    def __contains__(self, part: str) -> bool:
+        """Whether a part (`sessions`, `checkpoints`, `approvals`) is there."""
+        store = getattr(self, part, None) if part in ("sessions", "checkpoints", "approvals") else None
+        return store is not None and not isinstance(store, (AbsentSessions, AbsentCheckpoints, AbsentApprovals))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what this bundle opened. Idempotent; stores that were handed in stay open."""
+        closing, self._closing = self._closing, None
+        if closing is not None:
+            await closing()
+
+    @property
+    def atomic(self) -> bool:
+        """Whether the session and the turn journal of a conversation can be written in one step."""
+        sessions, checkpoints = self.sessions, self.checkpoints
+        return (
+            isinstance(sessions, JournalSessions)
+            and isinstance(checkpoints, JournalCheckpoints)
+            and sessions.journal is checkpoints.journal
+            and sessions.journal.capabilities.atomic
+        )
+
+    async def write(self, append: SessionAppend, replace: CheckpointReplace) -> tuple[int, int]:
+        """Append to a transcript and replace the turn journal of the same conversation, both or neither.
+
+        Args:
+            append: The append to the session.
+            replace: The replace of the turn journal.
+
+        Returns:
+            The new version of the session, and that of the turn journal.
+
+        Raises:
+            UnsupportedOperationError: The two are not parts of one journal that declares `atomic`.
+            VersionConflictError: One of the two has another version; nothing was written.
+            StoreUnavailableError: Nothing was written.
+            OutcomeUnknownError: Both may be written; never one of them.
+        """
+        sessions, checkpoints = self.sessions, self.checkpoints
+        if (
+            not isinstance(sessions, JournalSessions)
+            or not isinstance(checkpoints, JournalCheckpoints)
+            or not self.atomic
+        ):
+            raise UnsupportedOperationError("this bundle", "write (one journal that declares atomic)")
+        operations = (sessions.operation(append), checkpoints.operation(replace))
+        first, second = await checkpoints.write_together(replace.key, operations)
+        return first, second
+
+    async def decide(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        note: str | None = None,
+        arguments: Record | None = None,
+        decided_by: str | None = None,
+        at: datetime | None = None,
+    ) -> Approval:
+        """Decide an approval, and mark its turn `ready` when that was the last decision it waits for.
+
+        It needs no agent, no session and no lock; call it from any process. Arguments, result and errors are those of
+        `ApprovalStore.decide`. Losing the mark is harmless: whoever resumes looks at the approvals themselves.
+        """
+        approval = await self.approvals.decide(
+            approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by, at=at
+        )
+        if "checkpoints" in self:
+            try:
+                await self._mark_ready(approval)
+            except (VersionConflictError, StoreUnavailableError, OutcomeUnknownError):
+                return approval  # the decision stands; the mark only saves workers a look
+        return approval
+
+    async def _mark_ready(self, approval: Approval) -> None:
+        key = approval.session_id or f"{approval.run_id.partition('.')[0]}.run"
+        found = await self.checkpoints.load(key)
+        if found is None or found.head.status != AWAITING_APPROVAL or found.head.run_id != approval.run_id:
+            return
+        if not await undecided(self, found.head):
+            await self.checkpoints.append(
+                key, [], expected_version=found.version, head=dataclass_replace(found.head, status=READY)
+            )
+
+    async def delete_session(self, session_id: str, *, force: bool = False) -> bool:
+        """Delete a conversation whole: its approvals, its session, and its turn journal last.
+
+        Args:
+            session_id: Which conversation.
+            force: Fence a live owner off instead of raising.
+
+        Returns:
+            Whether there was anything. Afterwards nothing of the id is left in any part, and an owner that sleeps
+            through it is refused.
+
+        Raises:
+            InvalidIdError: The id breaks its rule.
+            SessionBusyError: A live owner runs a turn.
+            UnsupportedOperationError: A part cannot delete; nothing was removed.
+        """
+        return await delete_session(self, session_id, force=force)
+
+    async def prune(self, *, older_than: timedelta, dry_run: bool = False) -> PruneReport:
+        """Remove conversations of which every part is older, each whole or not at all.
+
+        Kept however old: an undecided, unexpired approval of an unfinished turn, with its conversation; whatever has a
+        live owner. In living conversations, old approvals whose run is over are removed too.
+
+        Args:
+            older_than: The age, 0 or more; a part written exactly so long ago stays.
+            dry_run: Report what would be removed, and remove nothing.
+
+        Returns:
+            The ids removed from each part, and what was kept and why.
+
+        Raises:
+            InvalidArgumentError: The age is negative or not a timedelta.
+            UnsupportedOperationError: A part cannot list or delete; nothing was removed.
+        """
+        return await prune(self, older_than=older_than, dry_run=dry_run)

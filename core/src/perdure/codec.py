@@ -1,0 +1,146 @@
+"""JSON as bytes, exactly: what is decoded equals what was encoded, in value and in type.
+
+`encode` accepts only plain JSON values (`dict` with `str` keys, `list`, `str`, `int`, `float`, `bool`, `None`; no
+subclasses) and refuses everything else with the place of the first offender. orjson writes; what it cannot write
+exactly (lone surrogates, integers beyond 64 bits) goes through a slow path in ASCII. `decode` reads with msgspec, and
+with the standard library what msgspec refuses. The result is one line without a raw newline.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from decimal import Decimal
+from json.encoder import encode_basestring_ascii  # type: ignore[attr-defined]  # reason: typeshed leaves it out
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import orjson
+
+from perdure.errors import NotJsonError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_DEPTH = 200
+"""How deep containers may nest: a record whose innermost container is the 200th is accepted."""
+
+_LEAVES = frozenset({str, int, bool, type(None)})
+_STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_SPLIT_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_decode_fast: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+
+
+def encode(value: object, where: str = "value") -> bytes:
+    """Encode a JSON value exactly.
+
+    Args:
+        value: The value. It is not kept.
+        where: Its name in error messages, the root of the path.
+
+    Returns:
+        UTF-8 JSON on one line.
+
+    Raises:
+        NotJsonError: A part of the value is not JSON; the message names its place and type, never the value.
+    """
+    _check(value, where, 1)
+    try:
+        return orjson.dumps(value, option=_STRICT)
+    except (TypeError, RecursionError):
+        parts: list[str] = []
+        _write(value, where, parts)
+        return "".join(parts).encode("ascii")
+
+
+def decode(data: bytes) -> Any:
+    """Decode what `encode` made. Each call returns new objects.
+
+    Raises:
+        ValueError: The bytes are not JSON.
+    """
+    try:
+        return _decode_fast(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return json.loads(data, parse_int=_read_int, parse_constant=_refuse_constant)
+
+
+def _child(where: str, key: object) -> str:
+    if isinstance(key, int):
+        return f"{where}[{key}]"
+    text = str(key)
+    return f"{where}.{text}" if _PLAIN_KEY.match(text) else f"{where}[{text!r}]"
+
+
+def _check(value: object, where: str, depth: int) -> None:
+    """Refuse what is not exactly JSON. A cycle shows as a depth over the limit."""
+    kind = type(value)
+    if kind in _LEAVES:
+        return
+    if kind is float:
+        if not math.isfinite(cast("float", value)):
+            raise NotJsonError(where, "a float that is not finite")
+    elif kind is dict:
+        if depth > MAX_DEPTH:
+            raise NotJsonError(where, f"nested deeper than {MAX_DEPTH} levels, or a cycle")
+        for key, item in cast("dict[object, object]", value).items():
+            if type(key) is not str:
+                raise NotJsonError(where, f"a key of type {type(key).__name__}, where only str is allowed")
+            if type(item) not in _LEAVES:
+                _check(item, _child(where, key), depth + 1)
+    elif kind is list:
+        if depth > MAX_DEPTH:
+            raise NotJsonError(where, f"nested deeper than {MAX_DEPTH} levels, or a cycle")
+        for index, item in enumerate(cast("list[object]", value)):
+            if type(item) not in _LEAVES:
+                _check(item, _child(where, index), depth + 1)
+    else:
+        raise NotJsonError(where, f"a value of type {kind.__name__}")
+
+
+def _write(value: Any, where: str, parts: list[str]) -> None:
+    """Write a checked value in ASCII, for what orjson refuses."""
+    if value is None:
+        parts.append("null")
+    elif value is True:
+        parts.append("true")
+    elif value is False:
+        parts.append("false")
+    elif type(value) is str:
+        parts.append(_text(value, where))
+    elif type(value) is int:
+        parts.append(str(Decimal(value)))
+    elif type(value) is float:
+        parts.append(repr(value))
+    elif type(value) is dict:
+        opening = "{"
+        for key, item in value.items():
+            parts.extend((opening, _text(key, where), ":"))
+            _write(item, _child(where, key), parts)
+            opening = ","
+        parts.append("}" if value else "{}")
+    else:
+        opening = "["
+        for index, item in enumerate(value):
+            parts.append(opening)
+            _write(item, _child(where, index), parts)
+            opening = ","
+        parts.append("]" if value else "[]")
+
+
+def _text(value: str, where: str) -> str:
+    if _SPLIT_PAIR.search(value):
+        # JSON has no way to write the two halves of a pair as two characters: reading joins them.
+        raise NotJsonError(where, "a surrogate pair as two characters; join it to one")
+    return cast("str", encode_basestring_ascii(value))
+
+
+def _read_int(text: str) -> int:
+    """Read an integer of any length; `int()` alone stops at the interpreter's limit of digits."""
+    return int(text) if len(text) < 4000 else int(Decimal(text))
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,1 @@
+"""The promises: what the three stores take, give and keep."""

@@ -1,0 +1,433 @@
+"""The promise of a checkpoint store: turn journals, and the lock of a conversation in their heads."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, final
+
+from perdure.contracts import records as check
+from perdure.contracts.capabilities import Capabilities
+from perdure.contracts.ids import check_checkpoint_key, check_run_id, check_session_id, conversation_of
+from perdure.contracts.plain import from_record, to_record
+from perdure.contracts.records import Page, Record
+from perdure.contracts.store import Store, draw_version
+from perdure.errors import InvalidArgumentError, InvalidIdError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+IDLE: Final = "idle"
+IN_PROGRESS: Final = "in-progress"
+AWAITING_APPROVAL: Final = "awaiting-approval"
+READY: Final = "ready"
+FINISHED: Final = "finished"
+TURN_STATUSES: Final = (IN_PROGRESS, AWAITING_APPROVAL, READY, FINISHED)
+CLAIM_STATUSES: Final = ("discarding", "clearing", "compacting", "deleting", "copying")
+STATUSES: Final = (IDLE, *TURN_STATUSES, *CLAIM_STATUSES)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHead:
+    """What is known of a turn without reading its entries, and who owns it.
+
+    Attributes:
+        status: `idle`; `in-progress`, `awaiting-approval`, `ready` (all decided, nobody runs it), `finished`; or a
+            claim on the whole conversation: `discarding`, `clearing`, `compacting`, `deleting`, `copying`.
+        run_id: The run of the turn; `None` if there is none.
+        session_id: The session of the turn; `None` for a run without one.
+        agent: The name of the agent that runs the turn.
+        base_version: The version of the transcript that the first model request was made from.
+        base_count: How many records the transcript had then.
+        owner: Who runs the turn, `None` if nobody does.
+        lease: How long the owner's lease is.
+        lease_expires_at: When it ends, unless the owner renews it.
+        fingerprint: What the agent was made of when the turn began.
+        attempts: How often the turn was taken up.
+        last_error: The last failure, one line.
+        failed: Whether that failure is one that another attempt does not mend.
+        approval_ids: What a waiting turn waits for.
+        extra: Fields that this release does not know; they are kept.
+    """
+
+    status: str
+    run_id: str | None = None
+    session_id: str | None = None
+    agent: str = "agent"
+    base_version: int | None = None
+    base_count: int | None = None
+    owner: str | None = None
+    lease: timedelta | None = None
+    lease_expires_at: datetime | None = None
+    fingerprint: str | None = None
+    attempts: int = 0
+    last_error: str | None = None
+    failed: bool = False
+    approval_ids: list[str] = field(default_factory=list)
+    extra: Record = field(default_factory=dict)
+
+    def to_record(self) -> Record:
+        """Return the head as a JSON object."""
+        return to_record(self)
+
+    @classmethod
+    def from_record(cls, record: Record, where: str = "head") -> CheckpointHead:
+        """Make a head from a JSON object, or raise `StoreCorruptedError`."""
+        return from_record(cls, record, where)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """A turn journal without its entries."""
+
+    key: str
+    version: int
+    count: int
+    head: CheckpointHead
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A turn journal: its head and all of its entries, in order."""
+
+    key: str
+    version: int
+    entries: Sequence[Record]
+    head: CheckpointHead
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """What a backend answers: a turn journal whose head and entries are still bytes; `_list` answers no entries."""
+
+    key: str
+    version: int
+    count: int
+    head: bytes
+    created_at: datetime
+    updated_at: datetime
+    entries: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettledHead:
+    """A checked head on its way into a backend: the bytes to keep, and what `_list` filters by."""
+
+    data: bytes
+    status: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReplace:
+    """A replace as `CheckpointStore.replace` takes it, for `AgentStore.write`."""
+
+    key: str
+    entries: Sequence[Record]
+    head: CheckpointHead
+    expected_version: int | None
+    at: datetime | None = None
+
+
+class CheckpointStore(Store):
+    """Keeps turn journals: for each key an ordered list of entries, with a head that is also the conversation's lock.
+
+    An append replaces the head and adds its entries in one step: whoever appends at the expected version owns the
+    conversation. A backend implements the underscored methods, all of them.
+    """
+
+    capabilities: Capabilities = Capabilities(replace=True, delete=True, list=True)
+
+    @final
+    async def load(self, key: str) -> Checkpoint | None:
+        """Read a turn journal, as of one instant. Reading never creates anything.
+
+        Args:
+            key: A session id, or `<name>.run` for a run without a session.
+
+        Returns:
+            The turn journal, or `None` if there is none.
+
+        Raises:
+            InvalidIdError: The key breaks its rule.
+            StoreCorruptedError: What is stored cannot be read; nothing was changed.
+            StoreUnavailableError: The store failed.
+
+        Atomic: Head and entries belong to one version.
+        Durable: Reads what was acknowledged.
+        Concurrent: Takes no lock that outlives the call.
+        Retry: Safe.
+        Cancelled: Changes nothing.
+        Laws: {load}
+        """
+        check_checkpoint_key(key)
+        stored = await self._reading("load", key, self._load, key)
+        if stored is None:
+            return None
+        info = self._info(stored)
+        entries = check.decode_records(stored.entries, f"turn journal {key}: entries")
+        return Checkpoint(info.key, info.version, entries, info.head, info.created_at, info.updated_at)
+
+    @final
+    def append(
+        self,
+        key: str,
+        entries: Sequence[Record],
+        *,
+        expected_version: int | None,
+        head: CheckpointHead,
+        at: datetime | None = None,
+        version: int | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Add entries and replace the head, in one step; create the turn journal if it is absent.
+
+        Args:
+            key: A session id, or `<name>.run`.
+            entries: JSON objects; none only replaces the head (a heartbeat).
+            expected_version: Write only at this version; 0: only if absent; `None`: whatever it is.
+            head: The new head, whole. Its ids belong to the conversation of the key.
+            at: The instant of the write; `None`: now.
+            version: The version that a new turn journal starts at, with `expected_version=0` only.
+
+        Returns:
+            The new version.
+
+        Raises:
+            InvalidIdError, InvalidArgumentError, NotJsonError, RecordTooLargeError: Nothing was written.
+            VersionConflictError: Another version: somebody else owns the conversation. Nothing was written.
+            StoreUnavailableError: Nothing was written.
+            OutcomeUnknownError: The write may have happened.
+
+        Atomic: Entries, head and version, or nothing.
+        Durable: When it returns (stores that declare `durable`).
+        Concurrent: Check and write are one step; of several writers at one version one wins.
+        Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
+        Cancelled: Written whole or not at all.
+        Laws: {append}
+        """
+        expected = check.check_expected(expected_version)
+        first = check.check_first_version(version, expected)
+        settled = self._settle_write(key, entries, head, at)
+        return self._appending(key, *settled, expected, draw_version() if first is None else first)
+
+    @final
+    def replace(
+        self,
+        key: str,
+        entries: Sequence[Record],
+        *,
+        expected_version: int | None,
+        head: CheckpointHead,
+        at: datetime | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Put entries in the place of all that are there, and replace the head, in one step.
+
+        Args:
+            key: A session id, or `<name>.run`; it must exist.
+            entries: The new entries; none closes the turn.
+            expected_version: Write only at this version; `None`: whatever it is.
+            head: The new head, whole.
+            at: The instant of the write; `None`: now.
+
+        Returns:
+            The new version.
+
+        Raises:
+            InvalidIdError, InvalidArgumentError, NotJsonError, RecordTooLargeError: Nothing was written.
+            VersionConflictError: Another version, or absent (actual 0); nothing was written.
+            StoreUnavailableError: Nothing was written.
+            OutcomeUnknownError: The write may have happened.
+
+        Atomic: The old content or the new one.
+        Durable: When it returns (stores that declare `durable`).
+        Concurrent: Check and write are one step.
+        Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more.
+        Cancelled: Written whole or not at all.
+        Laws: {replace}
+        """
+        expected = check.check_expected(expected_version)
+        settled = self._settle_write(key, entries, head, at)
+        return self._replacing(key, *settled, expected)
+
+    @final
+    async def delete(self, key: str, *, expected_version: int | None = None) -> bool:
+        """Remove a turn journal.
+
+        Args:
+            key: A session id, or `<name>.run`.
+            expected_version: Remove only at this version; 0 asserts that it is absent; `None`: whatever it is.
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            InvalidIdError, InvalidArgumentError: Nothing was removed.
+            VersionConflictError: Another version; nothing was removed.
+            StoreUnavailableError: Nothing was removed.
+            OutcomeUnknownError: It may be removed.
+
+        Atomic: Whole or not at all.
+        Durable: When it returns (stores that declare `durable`).
+        Concurrent: A writer who slept through it is refused, also after the key is created again.
+        Retry: Safe; then it returns False.
+        Cancelled: Removed whole or not at all.
+        Laws: {delete}
+        """
+        check_checkpoint_key(key)
+        expected = check.check_expected(expected_version)
+        return await self._writing("delete", key, self._delete, key, expected_version=expected)
+
+    @final
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        before: datetime | None = None,
+        order: str = "id",
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page[CheckpointInfo]:
+        """List the heads of turn journals, without their entries.
+
+        Args:
+            status: Only heads of exactly this status; `None`: all.
+            agent: Only heads of exactly this agent; `None`: all.
+            before: Only those whose `updated_at` is earlier.
+            order: `id`, `created` (oldest first) or `recent` (last written first).
+            cursor: The cursor of the page before.
+            limit: How many at the most; 0 gives no items.
+
+        Returns:
+            A page. In the orders `id` and `created` every key that exists throughout the iteration comes once.
+
+        Raises:
+            InvalidArgumentError: An argument is wrong.
+            StoreUnavailableError: The store failed.
+
+        Atomic: Each page shows one instant.
+        Durable: Shows what was acknowledged.
+        Concurrent: Holds no lock between pages.
+        Retry: Safe.
+        Cancelled: Changes nothing.
+        Laws: {list}
+        """
+        status, agent = check.check_optional_text(status, "status"), check.check_optional_text(agent, "agent")
+        before = check.check_optional_time(before, "before")
+        order, limit = check.check_order(order), check.check_count(limit, "limit")
+        cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
+        if limit == 0:
+            self._enter()
+            return Page((), cursor)
+        page = await self._reading(
+            "list",
+            "turn journals",
+            self._list,
+            status=status,
+            agent=agent,
+            before=before,
+            order=order,
+            cursor=cursor,
+            limit=limit,
+        )
+        return Page(tuple(self._info(stored) for stored in page.items), page.cursor)
+
+    # --- what a backend implements ---
+
+    @abstractmethod
+    async def _load(self, key: str) -> StoredCheckpoint | None:
+        """Read the head and all entries."""
+
+    @abstractmethod
+    async def _append(
+        self,
+        key: str,
+        entries: tuple[bytes, ...],
+        *,
+        expected_version: int | None,
+        head: SettledHead,
+        at: datetime,
+        first_version: int,
+    ) -> int:
+        """Append; `first_version` is the version to give the key if, and only if, it is absent."""
+
+    @abstractmethod
+    async def _replace(
+        self, key: str, entries: tuple[bytes, ...], *, expected_version: int | None, head: SettledHead, at: datetime
+    ) -> int:
+        """Replace all entries and the head."""
+
+    @abstractmethod
+    async def _delete(self, key: str, *, expected_version: int | None) -> bool:
+        """Remove the key."""
+
+    @abstractmethod
+    async def _list(
+        self,
+        *,
+        status: str | None,
+        agent: str | None,
+        before: datetime | None,
+        order: str,
+        cursor: str | None,
+        limit: int,
+    ) -> Page[StoredCheckpoint]:
+        """List heads."""
+
+    # --- between the two ---
+
+    @final
+    def _settle_write(
+        self, key: object, entries: object, head: CheckpointHead, at: object
+    ) -> tuple[tuple[bytes, ...], SettledHead, datetime]:
+        name = check_checkpoint_key(key)
+        items = check.encode_records(entries, "entries", self.max_record)
+        return items, self._settle_head(name, head), self.clock.now() if at is None else check.check_time(at, "at")
+
+    @final
+    def _settle_head(self, key: str, head: CheckpointHead) -> SettledHead:
+        if not isinstance(head, CheckpointHead):
+            raise InvalidArgumentError("head", f"must be a CheckpointHead, not {type(head).__name__}")
+        if head.status not in STATUSES:
+            raise InvalidArgumentError("head.status", f"must be one of {', '.join(STATUSES)}")
+        agent = check.check_text(head.agent, "head.agent")
+        check.check_optional_time(head.lease_expires_at, "head.lease_expires_at")
+        conversation = conversation_of(key)
+        if head.session_id is not None and check_session_id(head.session_id) != key:
+            raise InvalidIdError("session id", head.session_id, f"the head of {key} names its own session, or none")
+        if head.run_id is not None and conversation_of(check_run_id(head.run_id)) != conversation:
+            raise InvalidIdError("run id", head.run_id, f"a run of {key} begins with {conversation} and a dot")
+        return SettledHead(check.encode_object(to_record(head), "head", self.max_record), head.status, agent)
+
+    @final
+    async def _appending(
+        self,
+        key: str,
+        items: tuple[bytes, ...],
+        head: SettledHead,
+        at: datetime,
+        expected: int | None,
+        first: int,
+    ) -> int:
+        return await self._writing(
+            "append", key, self._append, key, items, expected_version=expected, head=head, at=at, first_version=first
+        )
+
+    @final
+    async def _replacing(
+        self, key: str, items: tuple[bytes, ...], head: SettledHead, at: datetime, expected: int | None
+    ) -> int:
+        return await self._writing(
+            "replace", key, self._replace, key, items, expected_version=expected, head=head, at=at
+        )
+
+    @final
+    def _info(self, stored: StoredCheckpoint) -> CheckpointInfo:
+        where = f"turn journal {stored.key}: head"
+        head = CheckpointHead.from_record(check.decode_object(stored.head, where), where)
+        return CheckpointInfo(stored.key, stored.version, stored.count, head, stored.created_at, stored.updated_at)

@@ -1,0 +1,72 @@
+"""The ids of the contract: their rules, how a text becomes one, and how they name a conversation."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from perdure.errors import InvalidIdError
+
+_SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_RUN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,159}")
+_APPROVAL = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
+_CHECKPOINT = re.compile(r"[A-Za-z0-9_-]{1,128}(\.run)?")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+SESSION_RULE = "1 to 128 characters of A-Z a-z 0-9 _ -"
+SAFE_PREFIX = "x--"
+
+
+def safe_id(text: str) -> str:
+    """Map any text to a valid session id.
+
+    A valid id that does not start with `x--` maps to itself; everything else becomes `x--` and the SHA-256 of the text,
+    so that different texts have different ids. Apply it once, and keep the original in the session's `state`.
+
+    Args:
+        text: Any text, also with lone surrogates.
+
+    Returns:
+        A valid session id, the same for the same text on every machine.
+    """
+    if _SESSION.fullmatch(text) and not text.startswith(SAFE_PREFIX):
+        return text
+    return SAFE_PREFIX + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_session_id(value: object) -> str:
+    """Return a valid session id, or raise `InvalidIdError` with the rule and the way out."""
+    return _check("session id", value, _SESSION, SESSION_RULE, "Map any text to a valid id with perdure.safe_id(text).")
+
+
+def check_run_id(value: object) -> str:
+    """Return a valid run id, or raise `InvalidIdError`."""
+    return _check("run id", value, _RUN, "1 to 160 characters of A-Z a-z 0-9 _ - ., not starting with a dot")
+
+
+def check_approval_id(value: object) -> str:
+    """Return a valid approval id, or raise `InvalidIdError`."""
+    return _check("approval id", value, _APPROVAL, "1 to 200 characters of A-Z a-z 0-9 _ - ., not starting with a dot")
+
+
+def check_checkpoint_key(value: object) -> str:
+    """Return a valid key of a turn journal (`<session id>` or `<name>.run`), or raise `InvalidIdError`."""
+    rule = f"a session id ({SESSION_RULE}), or such a name followed by .run"
+    return _check("checkpoint key", value, _CHECKPOINT, rule)
+
+
+def check_namespace(value: object) -> str:
+    """Return a valid namespace, or raise `InvalidIdError`."""
+    return _check("namespace", value, _NAMESPACE, "1 to 64 characters of A-Z a-z 0-9 _ -")
+
+
+def conversation_of(key: str) -> str:
+    """Return the conversation that a key of any part belongs to: its text up to the first dot."""
+    return key.partition(".")[0]
+
+
+def _check(kind: str, value: object, rule: re.Pattern[str], text: str, hint: str = "") -> str:
+    if type(value) is str and rule.fullmatch(value):
+        return value
+    shown = value if isinstance(value, str) else f"<{type(value).__name__}>"
+    raise InvalidIdError(kind, shown, text, hint)

@@ -1,0 +1,146 @@
+"""Settling arguments: records become bytes, times become UTC, bad values become typed errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from perdure import codec
+from perdure.errors import InvalidArgumentError, NotJsonError, RecordTooLargeError, StoreCorruptedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+Record: TypeAlias = dict[str, Any]
+"""A JSON object."""
+
+MAX_RECORD = 64 * 1024 * 1024
+"""The default limit of one encoded record, in bytes."""
+
+MAX_SCOPE = 512
+"""The longest scope or agent name, in bytes of UTF-8."""
+
+MAX_VERSION = 2**62
+MAX_CURSOR = 4096
+ORDERS = ("id", "created", "recent")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a listing.
+
+    Attributes:
+        items: What is on the page; may be fewer than asked for, also when more pages follow.
+        cursor: Opaque text that continues the listing; `None` at its end.
+    """
+
+    items: tuple[T, ...]
+    cursor: str | None = None
+
+
+def encode_records(records: object, name: str, max_record: int) -> tuple[bytes, ...]:
+    """Take the snapshot of a list of records, or raise with the place of the first offender."""
+    if not isinstance(records, (list, tuple)):
+        raise NotJsonError(name, f"a {type(records).__name__}, where a list of records is needed")
+    return tuple(encode_object(record, f"{name}[{index}]", max_record) for index, record in enumerate(records))
+
+
+def encode_object(value: object, where: str, max_record: int) -> bytes:
+    """Encode one JSON object of limited size."""
+    if type(value) is not dict:
+        raise NotJsonError(where, f"a value of type {type(value).__name__}, where an object (dict) is needed")
+    data = codec.encode(value, where)
+    if len(data) > max_record:
+        raise RecordTooLargeError(where, len(data), max_record)
+    return data
+
+
+def decode_records(items: Sequence[bytes], where: str, start: int = 0) -> tuple[Record, ...]:
+    """Decode stored records; damage names its place."""
+    return tuple(decode_object(item, f"{where}[{index}]") for index, item in enumerate(items, start))
+
+
+def decode_object(data: bytes, where: str) -> Record:
+    """Decode one stored object, or raise `StoreCorruptedError`."""
+    try:
+        value = codec.decode(data)
+    except ValueError as error:
+        raise StoreCorruptedError(where, "the stored bytes are not JSON") from error
+    if type(value) is not dict:
+        raise StoreCorruptedError(where, f"a stored {type(value).__name__}, where an object is needed")
+    return value
+
+
+def check_time(value: object, name: str) -> datetime:
+    """Return an aware instant in UTC."""
+    if not isinstance(value, datetime):
+        raise InvalidArgumentError(name, f"must be an aware datetime, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise InvalidArgumentError(name, "is a naive datetime; give it a time zone")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidArgumentError(name, "is outside the years 1 to 9999 in UTC") from None
+
+
+def check_optional_time(value: object, name: str) -> datetime | None:
+    """Return an aware instant in UTC, or `None`."""
+    return None if value is None else check_time(value, name)
+
+
+def check_count(value: object, name: str) -> int:
+    """Return a whole number of 0 or more."""
+    if type(value) is not int:
+        raise InvalidArgumentError(name, f"must be a whole number, not {type(value).__name__}")
+    if value < 0:
+        raise InvalidArgumentError(name, "must not be negative")
+    return value
+
+
+def check_optional_count(value: object, name: str) -> int | None:
+    """Return a whole number of 0 or more, or `None`."""
+    return None if value is None else check_count(value, name)
+
+
+def check_expected(value: object) -> int | None:
+    """Return an expected version: 0 (absent), a version, or `None` (whatever it is)."""
+    return check_optional_count(value, "expected_version")
+
+
+def check_first_version(value: object, expected_version: int | None) -> int | None:
+    """Return the version that a new key shall start at, or `None`."""
+    if value is None:
+        return None
+    version = check_count(value, "version")
+    if not 1 <= version <= MAX_VERSION:
+        raise InvalidArgumentError("version", f"must be from 1 to {MAX_VERSION}")
+    if expected_version != 0:
+        raise InvalidArgumentError("version", "goes with expected_version=0 only: it is the first version of a new key")
+    return version
+
+
+def check_text(value: object, name: str, max_bytes: int = MAX_SCOPE) -> str:
+    """Return a text that every backend can keep and compare: Unicode without lone surrogates, of limited length."""
+    if type(value) is not str:
+        raise InvalidArgumentError(name, f"must be a str, not {type(value).__name__}")
+    try:
+        size = len(value.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(name, "contains a lone surrogate") from None
+    if size > max_bytes:
+        raise InvalidArgumentError(name, f"is {size} bytes long, and the limit is {max_bytes}")
+    return value
+
+
+def check_optional_text(value: object, name: str) -> str | None:
+    """Return a text, or `None`."""
+    return None if value is None else check_text(value, name)
+
+
+def check_order(value: object) -> str:
+    """Return one of the orders of a listing."""
+    if value not in ORDERS:
+        raise InvalidArgumentError("order", f"must be one of {', '.join(ORDERS)}")
+    return str(value)

@@ -1,0 +1,119 @@
+"""What the three stores share: who may call them from where, and what becomes of a foreign exception."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from abc import ABC
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, final
+
+from perdure.clock import SYSTEM_CLOCK
+from perdure.contracts.capabilities import Capabilities
+from perdure.contracts.records import MAX_RECORD
+from perdure.errors import (
+    OutcomeUnknownError,
+    PerdureError,
+    StoreClosedError,
+    StoreUnavailableError,
+    UnsupportedOperationError,
+    WrongLoopError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from perdure.clock import Clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Store(ABC):
+    """Base of the three stores. A store needs no `super().__init__()`: what it needs has defaults in the class.
+
+    Attributes:
+        capabilities: What the store declares.
+        clock: The clock for instants that the caller leaves out; `open_store` and `AgentStore` bind it.
+        max_record: The limit of one encoded record, in bytes.
+    """
+
+    capabilities: Capabilities = Capabilities()
+    clock: Clock = SYSTEM_CLOCK
+    max_record: int = MAX_RECORD
+
+    _home: tuple[int, asyncio.AbstractEventLoop] | None = None
+    _closed: bool = False
+
+    @property
+    def title(self) -> str:
+        """A short name for messages."""
+        return type(self).__name__
+
+    @final
+    def bind(self, *, clock: Clock | None = None, max_record: int | None = None) -> None:
+        """Set the clock and the limit; called by the bundle that the store becomes part of."""
+        if clock is not None:
+            self.clock = clock
+        if max_record is not None:
+            self.max_record = max_record
+
+    @final
+    def seal(self) -> None:
+        """Refuse every later call with `StoreClosedError`; called by the bundle that opened the store."""
+        self._closed = True
+
+    @final
+    def _enter(self) -> None:
+        """Refuse a closed store, another event loop and a forked child; the first call says where home is."""
+        if self._closed:
+            raise StoreClosedError(self.title)
+        home = self._home
+        loop = asyncio.get_running_loop()
+        if home is None:
+            self._home = (os.getpid(), loop)
+        elif home[0] != os.getpid():
+            raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
+        elif home[1] is not loop:
+            raise WrongLoopError(self.title, "belongs to another event loop")
+
+    @final
+    def require(self, capability: str) -> None:
+        """Raise `UnsupportedOperationError` unless the store declares a capability."""
+        if not getattr(self.capabilities, capability):
+            raise UnsupportedOperationError(self.title, capability)
+
+    @final
+    async def _reading(
+        self, operation: str, key: str, method: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        self._enter()
+        try:
+            return await method(*args, **kwargs)
+        except PerdureError:
+            raise
+        except Exception as error:
+            raise StoreUnavailableError(operation, key, describe(error)) from error
+
+    @final
+    async def _writing(
+        self, operation: str, key: str, method: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        self._enter()
+        try:
+            return await method(*args, **kwargs)
+        except PerdureError:
+            raise
+        except Exception as error:
+            raise OutcomeUnknownError(operation, key, describe(error)) from error
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as one short line."""
+    text = str(error).partition("\n")[0][:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def draw_version() -> int:
+    """Draw the first version of a new key: 40 random bits, never 0, so that no version of a key comes twice."""
+    return secrets.randbelow(2**40 - 1) + 1

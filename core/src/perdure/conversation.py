@@ -1,0 +1,284 @@
+"""What changes a conversation as a whole: claims on its turn journal, dropping a turn, clearing, deleting.
+
+A claim is an append at the version read, with a status that says what is being done and an entry that names the
+session's version. Every write outside the journal is *read, prove, write*: read the target's version, append to the
+journal (which fails if the claim is no longer ours), write at the version read. The journal is released last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
+from perdure.contracts.ids import check_session_id
+from perdure.errors import (
+    ApprovalAlreadyResolvedError,
+    ApprovalNotFoundError,
+    SessionBusyError,
+    SessionConflictError,
+    VersionConflictError,
+)
+from perdure.ownership import OwnedJournal, OwnershipLostError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.approvals import Approval
+    from perdure.contracts.checkpoints import Checkpoint
+    from perdure.contracts.records import Record
+    from perdure.contracts.sessions import Transcript
+
+ABSENT: Final = "absent"
+"""What a claim notes as the status of a turn journal that it had to create."""
+
+
+class Claim:
+    """A claim on a conversation that this task holds."""
+
+    def __init__(self, store: AgentStore, journal: OwnedJournal, note: Record) -> None:
+        self.store = store
+        self.journal = journal
+        self.note = note
+
+    @classmethod
+    async def take(
+        cls, store: AgentStore, key: str, found: Checkpoint | None, action: str, *, at: datetime | None = None
+    ) -> Claim:
+        """Claim a conversation at the version read, or raise `VersionConflictError`.
+
+        Args:
+            store: The bundle.
+            key: The turn journal.
+            found: It as it was read; `None` if it was absent.
+            action: One of the claims.
+            at: The instant of the write, for a claim that shall not make the conversation look younger.
+        """
+        session = await _session(store, key)
+        earlier = _last_claim(found)
+        note: Record = {
+            "v": 1,
+            "kind": "claim",
+            "at": store.clock.now().isoformat(),
+            "action": action,
+            "was": ABSENT if found is None else earlier["was"] if earlier else found.head.status,
+            "session_version": 0 if session is None else session.version,
+        }
+        base = CheckpointHead(status=action, session_id=None if key.endswith(".run") else key)
+        head = replace(found.head if found is not None else base, status=action)
+        journal = await OwnedJournal.take(
+            store.ownership, store.checkpoints, key, found, lambda _: [note], lambda _: head, at=at
+        )
+        return cls(store, journal, note)
+
+    async def prove(self, session: Transcript | None) -> None:
+        """Prove that the claim is ours before a write to the session at the version read."""
+        self.note = self.note | {"session_version": 0 if session is None else session.version}
+        await self.journal.append([self.note])
+
+    async def close(self) -> None:
+        """Release the claim on a conversation in which no turn is open any more."""
+        await self.journal.replace([], idle_head(self.journal.head))
+
+    async def let_go(self, *, at: datetime | None = None) -> None:
+        """Release the claim with nothing done: put the noted status back."""
+        was = self.note["was"]
+        if was == ABSENT:
+            await self.journal.delete()
+        elif was in TURN_STATUSES:
+            await self.journal.give_up([self.note | {"action": "released"}], at=at, status=was)
+        else:
+            await self.journal.replace([], idle_head(self.journal.head), at=at)
+
+    async def drop_turn(self) -> None:
+        """Cancel the turn's approvals and close the journal."""
+        await self.cancel_approvals("the turn was dropped")
+        await self.close()
+
+    async def cancel_approvals(self, reason: str) -> None:
+        """Cancel what the turn still asks for."""
+        run_id = self.journal.head.run_id
+        if run_id is None or "approvals" not in self.store:
+            return
+        for approval in await list_approvals(self.store, run_id=run_id):
+            with contextlib.suppress(ApprovalAlreadyResolvedError, ApprovalNotFoundError):
+                await self.store.approvals.cancel(approval.id, reason=reason)
+
+    async def clear(self) -> None:
+        """Empty the transcript, drop the turn, and close the journal."""
+        await self.cancel_approvals("the conversation was cleared")
+        while (session := await _session(self.store, self.journal.key)) is not None:
+            await self.prove(session)
+            with contextlib.suppress(VersionConflictError):
+                await self.store.sessions.replace(session.session_id, [], expected_version=session.version)
+                break
+        await self.close()
+
+    async def delete(self) -> tuple[str, ...]:
+        """Delete the conversation: its approvals, its session, and last its turn journal; return the approvals' ids."""
+        key = self.journal.key
+        session_id = self.journal.head.session_id
+        removed: list[str] = []
+        while True:
+            session = await _session(self.store, key)
+            approvals = await approvals_of(self.store, session_id, self.journal.head.run_id)
+            await self.prove(session)
+            for approval in approvals:
+                if await self.store.approvals.delete(approval.id):
+                    removed.append(approval.id)
+            try:
+                if session is not None:
+                    await self.store.sessions.delete(session.session_id, expected_version=session.version)
+                break
+            except VersionConflictError:
+                continue  # somebody set a title meanwhile: read and prove again
+        await self.journal.delete()
+        return tuple(removed)
+
+
+def idle_head(head: CheckpointHead) -> CheckpointHead:
+    """Return the head of a journal in which no turn is open."""
+    return CheckpointHead(status=IDLE, session_id=head.session_id, agent=head.agent, extra=head.extra)
+
+
+async def settle(store: AgentStore, key: str, *, force: bool = False) -> Checkpoint | None:
+    """Read a turn journal, after finishing or undoing a claim whose owner is gone.
+
+    Args:
+        store: The bundle.
+        key: The turn journal.
+        force: Treat a live owner as gone.
+
+    Returns:
+        What is left: `None`, an idle journal, or one with an open turn (which may have a live owner).
+
+    Raises:
+        SessionBusyError: A live owner holds a claim.
+    """
+    while True:
+        found = await store.checkpoints.load(key)
+        if found is None or found.head.status not in CLAIM_STATUSES:
+            return found
+        if not force and store.ownership.is_live(found):
+            raise busy(found)
+        with contextlib.suppress(VersionConflictError, OwnershipLostError):  # somebody else does the same
+            await _finish(store, found)
+
+
+def busy(found: Checkpoint) -> SessionBusyError:
+    """Return the error that names a live owner."""
+    return SessionBusyError(found.key, found.head.owner, found.head.lease_expires_at)
+
+
+async def _finish(store: AgentStore, found: Checkpoint) -> None:
+    """Finish a claim whose owner is gone, or undo it where it cannot be finished."""
+    named = (_last_claim(found) or {}).get("session_version")
+    claim = await Claim.take(store, found.key, found, found.head.status)
+    session = await _session(store, found.key)
+    status = found.head.status
+    if status == "discarding":
+        await claim.drop_turn()
+    elif status == "deleting":
+        await claim.delete()
+    elif status == "clearing" and session is not None and session.version == named:
+        await claim.clear()
+    elif status == "clearing" and session is not None and session.rewritten == (named or 0) + 1:
+        await claim.drop_turn()  # it was emptied; only the release is left
+    else:
+        await _bump(claim)
+        await claim.let_go()
+
+
+async def _bump(claim: Claim) -> None:
+    """Move the session's version, so that the late write of whoever slept on the claim is refused."""
+    while (session := await _session(claim.store, claim.journal.key)) is not None:
+        await claim.prove(session)
+        with contextlib.suppress(VersionConflictError):
+            await claim.store.sessions.append(session.session_id, [], expected_version=session.version)
+            return
+
+
+def _last_claim(found: Checkpoint | None) -> Record | None:
+    if found is None or found.head.status not in CLAIM_STATUSES:
+        return None
+    return next((entry for entry in reversed(found.entries) if entry.get("kind") == "claim"), None)
+
+
+async def _session(store: AgentStore, key: str) -> Transcript | None:
+    """Read a session's head."""
+    if key.endswith(".run") or "sessions" not in store:
+        return None
+    return await store.sessions.load(key, limit=0)
+
+
+async def list_approvals(store: AgentStore, **filters: Any) -> list[Approval]:
+    """List all approvals that match."""
+    found: list[Approval] = []
+    cursor: str | None = None
+    while True:
+        page = await store.approvals.list(cursor=cursor, **filters)
+        found.extend(page.items)
+        if page.cursor is None:
+            return found
+        cursor = page.cursor
+
+
+async def approvals_of(store: AgentStore, session_id: str | None, run_id: str | None) -> list[Approval]:
+    """List the approvals of a conversation: all of a session's, or those of a run without one."""
+    if "approvals" not in store:
+        return []
+    if session_id is not None:
+        return await list_approvals(store, session_id=session_id)
+    return [] if run_id is None else await list_approvals(store, run_id=run_id)
+
+
+async def undecided(store: AgentStore, head: CheckpointHead) -> tuple[str, ...]:
+    """Return the approvals that a waiting turn still needs a decision on.
+
+    The turn's own list counts, never what a listing shows. An approval that is missing is not waited for: whoever
+    resumes asks again. One that has expired, and is denied by that, counts as decided.
+    """
+    left: list[str] = []
+    for approval_id in head.approval_ids:
+        approval = await store.approvals.get(approval_id)
+        if approval is None or approval.decided:
+            continue
+        if approval.on_expiry != "deny" or not approval.expired(store.clock.now()):
+            left.append(approval_id)
+    return tuple(left)
+
+
+async def delete_session(store: AgentStore, session_id: str, *, force: bool = False) -> bool:
+    """Delete a conversation whole: its session, its turn journal and its approvals. See `AgentStore.delete_session`."""
+    check_session_id(session_id)
+    for part in ("sessions", "approvals"):
+        if part in store:
+            getattr(store, part).require("delete")
+    if "checkpoints" not in store:
+        return await _delete_parts(store, session_id)
+    while True:
+        found = await settle(store, session_id, force=force)
+        if found is not None and not force and store.ownership.is_live(found):
+            raise busy(found)
+        approvals = await approvals_of(store, session_id, None)
+        if found is None and not approvals and await _session(store, session_id) is None:
+            return False
+        try:
+            claim = await Claim.take(store, session_id, found, "deleting")
+            await claim.delete()
+        except VersionConflictError:
+            continue  # somebody was first; only a live owner refuses
+        except OwnershipLostError as error:
+            raise SessionConflictError(session_id, session_id, "another owner took the deletion over") from error
+        return True
+
+
+async def _delete_parts(store: AgentStore, session_id: str) -> bool:
+    removed = False
+    for approval in await approvals_of(store, session_id, None):
+        removed |= await store.approvals.delete(approval.id)
+    if "sessions" in store:
+        removed |= await store.sessions.delete(session_id)
+    return removed

@@ -1,0 +1,1 @@
+"""The keyed, versioned journal, and the three stores made of it."""

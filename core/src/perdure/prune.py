@@ -1,0 +1,224 @@
+"""Removing old conversations whole, and in living ones what nobody needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.contracts.checkpoints import FINISHED, IDLE, TURN_STATUSES
+from perdure.contracts.ids import conversation_of
+from perdure.conversation import Claim, approvals_of, settle
+from perdure.errors import InvalidArgumentError, SessionBusyError, VersionConflictError
+from perdure.ownership import OwnershipLostError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.approvals import Approval
+    from perdure.contracts.checkpoints import Checkpoint
+    from perdure.contracts.records import Page
+    from perdure.contracts.sessions import SessionInfo, Transcript
+
+T = TypeVar("T")
+
+_LIVE = "a live owner holds it"
+_WAITS = "an approval of its turn is undecided"
+_MOVED = "it was written to meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class PruneReport:
+    """What `prune` removed, or would remove.
+
+    Attributes:
+        dry_run: Whether nothing was removed.
+        sessions: The ids of the sessions removed.
+        runs: The keys of the turn journals removed.
+        approvals: The ids of the approvals removed.
+        kept: Old conversations that were kept, and why.
+    """
+
+    dry_run: bool
+    sessions: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    approvals: tuple[str, ...] = ()
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+async def prune(store: AgentStore, *, older_than: timedelta, dry_run: bool = False) -> PruneReport:
+    """Remove what is older. See `AgentStore.prune`."""
+    if not isinstance(older_than, timedelta):
+        raise InvalidArgumentError("older_than", f"must be a timedelta, not {type(older_than).__name__}")
+    if older_than < timedelta(0):
+        raise InvalidArgumentError("older_than", "must not be negative")
+    for part, needed in (("sessions", ("list", "delete")), ("approvals", ("delete",))):
+        if part in store:
+            for capability in needed:
+                getattr(store, part).require(capability)
+    try:
+        cutoff = store.clock.now() - older_than
+    except OverflowError:
+        return PruneReport(dry_run)
+    return await _Pruning(store, cutoff, dry_run=dry_run).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """All parts of a conversation, as they were read."""
+
+    key: str
+    journal: Checkpoint | None
+    session: Transcript | None
+    approvals: list[Approval]
+
+    def ages(self) -> list[datetime]:
+        """Return when each part was last written."""
+        parts = [part.updated_at for part in (self.journal, self.session) if part is not None]
+        return parts + [_age(approval) for approval in self.approvals]
+
+
+class _Pruning:
+    """One run of prune: what it has found so far."""
+
+    def __init__(self, store: AgentStore, cutoff: datetime, *, dry_run: bool) -> None:
+        self.store = store
+        self.cutoff = cutoff
+        self.dry_run = dry_run
+        self.sessions: list[str] = []
+        self.runs: list[str] = []
+        self.approvals: list[str] = []
+        self.kept: dict[str, str] = {}
+        self.gone: set[str] = set()
+
+    async def run(self) -> PruneReport:
+        if "sessions" in self.store:
+            async for info in _walk(self.store.sessions.list, before=self.cutoff):
+                if "checkpoints" in self.store:
+                    await self._consider(info.session_id)
+                else:
+                    await self._remove_alone(info)
+        if "checkpoints" in self.store:
+            # What has no session: runs without one, and what a crash in the middle of a deletion has left.
+            async for head in _walk(self.store.checkpoints.list, before=self.cutoff):
+                if head.key not in self.gone and await self._session(head.key) is None:
+                    await self._consider(head.key)
+        if "approvals" in self.store:
+            await self._walk_approvals()
+        return PruneReport(self.dry_run, tuple(self.sessions), tuple(self.runs), tuple(self.approvals), self.kept)
+
+    async def _remove_alone(self, info: SessionInfo) -> None:
+        """Remove a session that has no turn journal beside it, unless it was written to meanwhile."""
+        try:
+            if not self.dry_run:
+                await self.store.sessions.delete(info.session_id, expected_version=info.version)
+        except VersionConflictError:
+            self.kept[info.session_id] = _MOVED
+        else:
+            self.sessions.append(info.session_id)
+
+    async def _consider(self, key: str) -> None:
+        """Remove one conversation if all of it is old and nothing keeps it."""
+        try:
+            journal = await (self.store.checkpoints.load(key) if self.dry_run else settle(self.store, key))
+        except SessionBusyError:
+            self.kept[key] = _LIVE
+            return
+        seen = await self._look(key, journal)
+        if self._young(seen):
+            return
+        if journal is not None and self.store.ownership.is_live(journal):
+            self.kept[key] = _LIVE
+        elif self._waits(seen, IDLE if journal is None else journal.head.status):
+            self.kept[key] = _WAITS
+        elif self.dry_run:
+            self._report(seen)
+        else:
+            await self._remove(seen)
+
+    async def _remove(self, seen: _Conversation) -> None:
+        """Claim the conversation at the version read, look at all of it again, and delete it whole."""
+        # The claim is written at an old instant, so that it does not itself make the conversation look younger.
+        at = max(seen.ages(), default=self.cutoff)
+        try:
+            claim = await Claim.take(self.store, seen.key, seen.journal, "deleting", at=at)
+            again = await self._look(seen.key, await self.store.checkpoints.load(seen.key))
+            if self._young(again) or self._waits(again, claim.note["was"]):
+                await claim.let_go(at=at)
+                self.kept[seen.key] = _MOVED
+                return
+            await claim.delete()
+        except (VersionConflictError, OwnershipLostError):
+            self.kept[seen.key] = _MOVED
+        else:
+            self._report(replace(again, journal=seen.journal))
+
+    async def _look(self, key: str, journal: Checkpoint | None) -> _Conversation:
+        run_id = None if journal is None else journal.head.run_id
+        approvals = await approvals_of(self.store, None if key.endswith(".run") else key, run_id)
+        return _Conversation(key, journal, await self._session(key), approvals)
+
+    async def _session(self, key: str) -> Transcript | None:
+        if key.endswith(".run") or "sessions" not in self.store:
+            return None
+        return await self.store.sessions.load(key, limit=0)
+
+    def _young(self, seen: _Conversation) -> bool:
+        return any(age >= self.cutoff for age in seen.ages())
+
+    def _waits(self, seen: _Conversation, status: str) -> bool:
+        """Whether an unfinished turn asks for a decision that can still be made."""
+        if seen.journal is None or status not in TURN_STATUSES:
+            return False
+        run_id, now = seen.journal.head.run_id, self.store.clock.now()
+        return any(
+            approval.run_id == run_id
+            and not approval.decided
+            and not (approval.on_expiry == "deny" and approval.expired(now))
+            for approval in seen.approvals
+        )
+
+    def _report(self, seen: _Conversation) -> None:
+        self.gone.add(seen.key)
+        if seen.session is not None:
+            self.sessions.append(seen.session.session_id)
+        if seen.journal is not None:
+            self.runs.append(seen.key)
+        self.approvals.extend(approval.id for approval in seen.approvals)
+
+    async def _walk_approvals(self) -> None:
+        """In living conversations, remove old approvals whose run is over or gone."""
+        async for approval in _walk(self.store.approvals.list, before=self.cutoff):
+            if approval.id not in self.approvals and await self._over(approval):
+                with contextlib.suppress(VersionConflictError):  # decided or removed meanwhile: look again next time
+                    if self.dry_run or await self.store.approvals.delete(
+                        approval.id, expected_version=approval.version
+                    ):
+                        self.approvals.append(approval.id)
+
+    async def _over(self, approval: Approval) -> bool:
+        """Whether the approval's run has ended, in the transcript too, or was dropped. Run ids never come twice."""
+        if "checkpoints" not in self.store:
+            return approval.decided
+        key = approval.session_id or f"{conversation_of(approval.run_id)}.run"
+        journal = await self.store.checkpoints.load(key)
+        if journal is None or journal.head.run_id != approval.run_id:
+            return True
+        return approval.session_id is None and journal.head.status == FINISHED
+
+
+def _age(approval: Approval) -> datetime:
+    return approval.decision.decided_at if approval.decision else approval.created_at
+
+
+async def _walk(listing: Callable[..., Awaitable[Page[T]]], **filters: Any) -> AsyncIterator[T]:
+    cursor: str | None = None
+    while True:
+        page = await listing(cursor=cursor, **filters)
+        for item in page.items:
+            yield item
+        if page.cursor is None:
+            return
+        cursor = page.cursor

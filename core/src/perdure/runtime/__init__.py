@@ -1,0 +1,1 @@
+"""Sessions and turns on top of the stores."""

@@ -1,0 +1,195 @@
+"""The memory backend: a dictionary under one lock."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.backend import (
+    Append,
+    Capabilities,
+    Delete,
+    Head,
+    Journal,
+    JournalInfo,
+    JournalSnapshot,
+    Key,
+    Operation,
+    Part,
+    Position,
+    Replace,
+    StoreClosedError,
+    StoreURL,
+    VersionConflictError,
+    WrongLoopError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+
+@dataclass(slots=True)
+class _Entry:
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    head: Head = field(default_factory=lambda: Head(data=b""))
+    items: list[bytes] = field(default_factory=list)
+    rewritten: int = 0
+
+
+@dataclass(slots=True)
+class _Data:
+    """What all handles of one name share."""
+
+    entries: dict[tuple[str, Key], _Entry] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    process: int = field(default_factory=os.getpid)
+
+
+_named: dict[str, _Data] = {}
+_naming = threading.Lock()
+
+
+class MemoryJournal(Journal):
+    """Keeps everything in this process.
+
+    Where: one dictionary; `MemoryJournal()` has its own, all handles of `MemoryJournal(name)` share one.
+    Survives: nothing but `close()`; a named one lives as long as the process.
+    Shared by: event loops and threads of one process. A forked child is refused.
+    Limits: memory; `scan` looks at every key.
+    """
+
+    capabilities = Capabilities(atomic=True)
+
+    def __init__(self, name: str | None = None, *, namespace: str = "default") -> None:
+        """Choose the data: private, or shared under a name within this process."""
+        self.namespace = namespace
+        self.title = f"memory:{name or ''}"
+        self._closed = False
+        with _naming:
+            self._data = _Data() if name is None else _named.setdefault(name, _Data())
+
+    @classmethod
+    def from_url(cls, url: StoreURL) -> MemoryJournal:
+        """Make the journal that a URL names."""
+        return cls(url.path or None, namespace=url.namespace)
+
+    async def open(self) -> None:
+        """Refuse a forked child, whose copy of the data would drift apart."""
+        self._enter()
+
+    async def close(self) -> None:
+        """Close this handle; named data stays."""
+        self._closed = True
+
+    async def read(
+        self, key: Key, *, after: int = 0, limit: int | None = None, last: int | None = None
+    ) -> JournalSnapshot | None:
+        """Read a key; see `Journal.read`."""
+        with self._enter():
+            entry = self._data.entries.get((self.namespace, key))
+            if entry is None:
+                return None
+            count = len(entry.items)
+            start = min(after, count) if last is None else max(count - last, 0)
+            stop = count if limit is None else min(start + limit, count)
+            return JournalSnapshot(
+                *(key.id, entry.version, count, entry.head, entry.created_at, entry.updated_at),
+                items=tuple(entry.items[start:stop]),
+                start=start,
+                rewritten=entry.rewritten,
+            )
+
+    async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
+        """Check every operation, then apply all; see `Journal.write`."""
+        with self._enter():
+            for operation in operations:
+                self._check(operation)
+            return tuple(self._apply(operation) for operation in operations)
+
+    async def scan(
+        self,
+        part: Part,
+        *,
+        group: str | None,
+        status: str | None,
+        before: datetime | None,
+        order: str,
+        after: Position | None,
+        limit: int,
+    ) -> Sequence[JournalInfo]:
+        """List heads; see `Journal.scan`."""
+        with self._enter():
+            infos = [
+                JournalInfo(key.id, entry.version, len(entry.items), entry.head, entry.created_at, entry.updated_at)
+                for (namespace, key), entry in self._data.entries.items()
+                if namespace == self.namespace
+                and key.part == part
+                and group in (None, entry.head.group)
+                and status in (None, entry.head.status)
+                and (before is None or entry.updated_at < before)
+            ]
+        return _page(infos, order, after, limit)
+
+    def _enter(self) -> threading.Lock:
+        """Return the lock, the one way to the data."""
+        if self._closed:
+            raise StoreClosedError(self.title)
+        if self._data.process != os.getpid():
+            raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
+        return self._data.lock
+
+    def _check(self, operation: Operation) -> None:
+        entry = self._data.entries.get((self.namespace, operation.key))
+        actual = 0 if entry is None else entry.version
+        expected = operation.expected_version
+        unseen = isinstance(operation, Replace) and (entry is None or operation.keep > len(entry.items))
+        if unseen or expected not in (None, actual):
+            raise VersionConflictError(operation.key.id, expected, actual)
+
+    def _apply(self, operation: Operation) -> int:
+        place = (self.namespace, operation.key)
+        if isinstance(operation, Delete):
+            removed = self._data.entries.pop(place, None)
+            return 0 if removed is None else removed.version
+        entry = self._data.entries.get(place)
+        if entry is not None:
+            entry.version += 1
+            entry.updated_at = max(entry.updated_at, operation.at)
+        elif isinstance(operation, Append):
+            entry = self._data.entries[place] = _Entry(operation.first_version, operation.at, operation.at)
+        else:
+            raise AssertionError("a replace of an absent key passed the check")
+        if isinstance(operation, Replace):
+            del entry.items[operation.keep :]
+            entry.rewritten = entry.version
+        entry.items.extend(operation.items)
+        entry.head = _merged(entry.head, operation.head)
+        return entry.version
+
+
+def _merged(old: Head, new: Head) -> Head:
+    return Head(
+        old.group if new.group is None else new.group,
+        old.status if new.status is None else new.status,
+        old.data if new.data is None else new.data,
+    )
+
+
+_PLACES: dict[str, Callable[[JournalInfo], Any]] = {
+    "id": lambda info: (None, info.id),
+    "created": lambda info: (info.created_at, info.id),
+    "recent": lambda info: (info.updated_at, info.id),
+}
+
+
+def _page(infos: list[JournalInfo], order: str, after: Position | None, limit: int) -> Sequence[JournalInfo]:
+    place = _PLACES[order]
+    if order == "recent":
+        return heapq.nlargest(limit, (info for info in infos if after is None or place(info) < after), key=place)
+    return heapq.nsmallest(limit, (info for info in infos if after is None or place(info) > after), key=place)
