@@ -173,7 +173,8 @@ def _declared(distribution: metadata.Distribution) -> list[InstalledPlugin]:
 
 
 def _field(distribution: metadata.Distribution, name: str) -> str:
-    return distribution.metadata[name] if name in distribution.metadata else ""
+    fields = distribution.metadata
+    return fields[name] if name in fields else ""  # noqa: SIM401  # reason: the protocol has no `get`
 
 
 def _normalised(distribution: str) -> str:

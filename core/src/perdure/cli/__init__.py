@@ -12,13 +12,10 @@ COMMANDS = ("stores", "demo")
 
 def main() -> None:
     """Run the `perdure` command."""
-    try:
-        import rich  # noqa: F401  # reason: its absence is said here, for all commands
-        import typer
-    except ModuleNotFoundError as error:
-        if error.name not in ("rich", "typer"):
-            raise
+    if any(find_spec(library) is None for library in ("rich", "typer")):
         sys.exit("perdure: the command line needs typer and rich: pip install 'perdure[cli]'")
+    import typer
+
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
     app.callback()(_perdure)
     for command in COMMANDS:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def journal_hooks(
-    factory: Callable[[StoreURL], Journal] | type[Journal] | str,
+    factory: Callable[[StoreURL], Journal] | type[Journal] | str, *, takes_host: bool = False
 ) -> tuple[Hook[JournalSessions], Hook[JournalCheckpoints], Hook[JournalApprovals]]:
     """Make the hooks of a journal backend; the three stores of a URL share one journal.
 
@@ -31,9 +31,13 @@ def journal_hooks(
     Args:
         factory: Makes the journal of a URL, not yet open: a function, a `Journal` class with `from_url`, or either of
             them as text `module:name`, which is imported at the first use, so that the plugin imports no driver.
+        takes_host: Whether a URL may name a host or a user. If not, `sqlite://agent.db`, where a path was meant, is
+            refused before the factory sees it.
     """
 
     def journal_of(url: StoreURL, resources: Resources) -> Journal:
+        if not takes_host:
+            url.path_only()
         return resources.get(("journal", factory, url), lambda: _make(factory, url))
 
     @hookimpl
