@@ -220,7 +220,7 @@ def _hooks(found: InstalledPlugin, module: Any) -> pluggy.HookRelay:
     marked = {caller.name for caller in manager.get_hookcallers(module) or ()}
     names = [hook.name for hook in HOOKS.values()]
     for name in names:
-        if hasattr(module, name) and name not in marked:
+        if getattr(module, name, None) is not None and name not in marked:
             raise _broken(found, f"{name} is not marked as a hook by @hookimpl")
     if not marked.intersection(names):
         raise _broken(found, f"it has none of the hooks {', '.join(names)}")
