@@ -59,5 +59,5 @@ def _make(factory: Any, url: StoreURL) -> Journal:
     target = pkgutil.resolve_name(factory) if isinstance(factory, str) else factory
     journal = getattr(target, "from_url", target)(url)
     if not isinstance(journal, Journal):
-        raise TypeError(f"{factory} made a {type(journal).__name__}, where a Journal is needed")
+        raise TypeError(f"{factory} made something of type {type(journal).__name__}, where a Journal is needed")
     return journal

@@ -1,0 +1,407 @@
+"""Finding, loading and explaining plugins, on distributions that each test writes."""
+
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import plugins
+from perdure.backend import (
+    PluginConflictError,
+    PluginLoadError,
+    Resources,
+    SessionStore,
+    StoreURL,
+    StoreURLError,
+    UnknownSchemeError,
+    VersionConflictError,
+)
+
+GOOD = """
+from perdure.backend import SessionStore, hookimpl
+
+PERDURE_CONTRACT = 1
+
+class Empty(SessionStore):
+    async def _load(self, session_id, **_):
+        return None
+
+    async def _append(self, session_id, records, **_):
+        return 1
+
+@hookimpl
+def perdure_session_store(url, resources):
+    return Empty()
+"""
+
+JOURNAL = "from perdure.backend import journal_hooks; PERDURE_CONTRACT = 1\n"
+
+ODD_OPTIONS = """
+from pydantic import BaseModel, model_validator
+
+class Options(BaseModel):
+    @model_validator(mode="after")
+    def _fail(self):
+        raise RuntimeError("odd")
+"""
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Write a distribution with a plugin module into a folder of its own, at the end of the path."""
+    before = set(sys.modules)
+    count = 0
+
+    def install(scheme: str, source: str = GOOD, *, name: str = "", version: str = "1.0", entry: str = "") -> Path:
+        nonlocal count
+        count += 1
+        folder = tmp_path / f"site{count}"
+        name = name or f"{scheme}-store"
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        module = f"{scheme}_plugin{count}".replace("+", "_")
+        info.joinpath("entry_points.txt").write_text(f"[perdure.stores]\n{scheme} = {entry or module}\n")
+        folder.joinpath(f"{module}.py").write_text(source)
+        monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+        return folder
+
+    yield install
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def of(scheme: str) -> list[tuple[str, str]]:
+    return [(one.distribution, one.version) for one in plugins.installed() if one.scheme == scheme]
+
+
+def run(code: str, *folders: Path) -> str:
+    """Run code in a process of its own, with folders on its path."""
+    prepare = "".join(f"import sys; sys.path.append({str(folder)!r})\n" for folder in folders)
+    command = [sys.executable, "-W", "error", "-c", prepare + textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def cli(*arguments: str, folders: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    code = "".join(f"import sys; sys.path.append({str(folder)!r})\n" for folder in folders)
+    code += f"import sys; from perdure.cli import main; sys.argv = ['perdure', *{arguments!r}]; main()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+# --- loading ---
+
+
+def test_a_good_plugin_loads_and_makes_its_store(install: Install) -> None:
+    install("good")
+    plugin = plugins.load("good")
+    assert plugin.installed.distribution == "good-store"
+    url = plugin.check(StoreURL.parse("good:a"))
+    assert isinstance(plugin.make("sessions", url, Resources()), SessionStore)
+    assert plugin.make("checkpoints", url, Resources()) is None
+    assert plugin.make("approvals", url, Resources()) is None
+
+
+def test_an_entry_may_name_an_object(install: Install) -> None:
+    source = "import types\nplugin = types.SimpleNamespace()\n" + GOOD + "\nplugin.__dict__.update(globals())\n"
+    folder = install("object", source, entry="object_plugin1:plugin")
+    assert folder.joinpath("object_plugin1.py").exists()
+    assert plugins.load("object").installed.module == "object_plugin1:plugin"
+
+
+BROKEN: dict[str, tuple[str, str, type[BaseException] | None]] = {
+    "missing-import": (
+        "import driver_that_is_missing",
+        "its import failed with ModuleNotFoundError: No module named 'driver_that_is_missing'",
+        ModuleNotFoundError,
+    ),
+    "syntax": ("def", "its import failed with SyntaxError", SyntaxError),
+    "exit": ("raise SystemExit(3)", "its import failed with SystemExit: 3", SystemExit),
+    "error": ("1 / 0", "its import failed with ZeroDivisionError: division by zero", ZeroDivisionError),
+    "base": ("class Odd(BaseException): pass\nraise Odd('odd')", "its import failed with Odd: odd", BaseException),
+    "stop": ("raise StopIteration", "its import failed with StopIteration", StopIteration),
+    "ours": (
+        "from perdure.backend import StoreClosedError\nraise StoreClosedError('x')",
+        "its import failed with StoreClosedError: x is closed",
+        perdure.backend.StoreClosedError,
+    ),
+    "no-contract": (
+        GOOD.replace("PERDURE_CONTRACT", "CONTRACT"),
+        "it has no PERDURE_CONTRACT, and this release of perdure speaks contract 1",
+        None,
+    ),
+    "other-contract": (
+        GOOD.replace("CONTRACT = 1", "CONTRACT = 2"),
+        "it speaks contract 2, and this release of perdure speaks contract 1",
+        None,
+    ),
+    "text-contract": (
+        GOOD.replace("CONTRACT = 1", "CONTRACT = '1'"),
+        "it speaks contract '1', and this release of perdure speaks contract 1",
+        None,
+    ),
+    "true-contract": (
+        GOOD.replace("CONTRACT = 1", "CONTRACT = True"),
+        "it speaks contract True, and this release of perdure speaks contract 1",
+        None,
+    ),
+    "options": (GOOD + "\nclass Options: pass\n", "its Options is no pydantic model", None),
+    "no-hook": (
+        "PERDURE_CONTRACT = 1",
+        "it has none of the hooks perdure_session_store, perdure_checkpoint_store, perdure_approval_store",
+        None,
+    ),
+    "only-events": (
+        "from perdure.backend import hookimpl\nPERDURE_CONTRACT = 1\n@hookimpl\ndef perdure_event(event): pass",
+        "it has none of the hooks perdure_session_store, perdure_checkpoint_store, perdure_approval_store",
+        None,
+    ),
+    "unmarked": (
+        GOOD + "\ndef perdure_approval_store(url, resources): return None\n",
+        "perdure_approval_store is not marked as a hook by @hookimpl",
+        None,
+    ),
+    "signature": (
+        GOOD.replace("(url, resources)", "(url, pool)"),
+        "Argument(s) {'pool'} are declared in the hookimpl but can not be found in the hookspec",
+        Exception,
+    ),
+    "misspelt": (GOOD.replace("perdure_session_store", "perdure_sessions_store"), "unknown hook", Exception),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_is_named_with_its_version_and_cause(case: str, install: Install) -> None:
+    source, problem, cause = BROKEN[case]
+    install("broken", source, name="Broken.Store", version="2.3")
+    install("good")
+    with pytest.raises(PluginLoadError) as caught:
+        plugins.load("broken")
+    error = caught.value
+    assert (error.scheme, error.distribution, error.version) == ("broken", "Broken.Store", "2.3")
+    assert problem in error.problem
+    assert isinstance(error.__cause__, cause) if cause else error.__cause__ is None
+    assert pickle.loads(pickle.dumps(error)).args == error.args
+    assert plugins.load("good").installed.scheme == "good"
+
+
+def test_ctrl_c_during_an_import_stays_ctrl_c(install: Install) -> None:
+    install("stopped", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        plugins.load("stopped")
+
+
+@pytest.mark.parametrize("entry", ["no such module", "json:missing", "missing_module_x", ""])
+def test_an_entry_that_names_nothing_is_a_broken_plugin(entry: str, install: Install) -> None:
+    install("dangling", entry=entry or "1")
+    with pytest.raises(PluginLoadError, match="its import failed"):
+        plugins.load("dangling")
+
+
+HOOKS: dict[str, tuple[str, str, type[Exception]]] = {
+    "async": (
+        GOOD.replace("\ndef perdure", "\nasync def perdure"),
+        "perdure_session_store answered an awaitable; hooks are plain functions",
+        PluginLoadError,
+    ),
+    "wrong-type": (
+        GOOD.replace("return Empty()", "return 'store'"),
+        "perdure_session_store answered a str, not a SessionStore",
+        PluginLoadError,
+    ),
+    "false": (GOOD.replace("return Empty()", "return False"), "answered a bool", PluginLoadError),
+    "class": (GOOD.replace("return Empty()", "return Empty"), "not a SessionStore", PluginLoadError),
+    "error": (
+        GOOD.replace("return Empty()", "return 1 / 0"),
+        "perdure_session_store failed with ZeroDivisionError: division by zero",
+        PluginLoadError,
+    ),
+    "exit": (
+        GOOD.replace("return Empty()", "raise SystemExit"),
+        "perdure_session_store failed with SystemExit",
+        PluginLoadError,
+    ),
+    "driver": (
+        JOURNAL + "perdure_session_store, *_ = journal_hooks('driver_that_is_missing:Journal')",
+        "perdure_session_store failed with ModuleNotFoundError: No module named 'driver_that_is_missing'",
+        PluginLoadError,
+    ),
+    "no-journal": (
+        JOURNAL + "perdure_session_store, *_ = journal_hooks(lambda url: 5)",
+        "made something of type int, where a Journal is needed",
+        PluginLoadError,
+    ),
+    "ours": (
+        GOOD.replace("return Empty()", "raise VersionConflictError('k', 1, 2)").replace(
+            "import SessionStore", "import VersionConflictError, SessionStore"
+        ),
+        "k is at version 2",
+        VersionConflictError,
+    ),
+    "url": (
+        GOOD.replace("return Empty()", "url.path_only()"),
+        "has a host where a path is meant",
+        StoreURLError,
+    ),
+    "options": (
+        GOOD + ODD_OPTIONS,
+        "its Options failed with RuntimeError: odd",
+        PluginLoadError,
+    ),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", HOOKS)
+async def test_a_hook_that_fails_is_explained(case: str, install: Install) -> None:
+    source, problem, kind = HOOKS[case]
+    install("hooks", source)
+    with pytest.raises(kind) as caught:
+        await perdure.open_store(sessions="hooks://host" if case == "url" else "hooks:")
+    assert problem in str(caught.value)
+    if isinstance(caught.value, PluginLoadError) and "failed with" in problem:
+        assert caught.value.__cause__ is not None
+
+
+# --- finding ---
+
+
+def test_an_unknown_scheme_names_the_installed_and_the_nearest(install: Install) -> None:
+    install("tickets")
+    with pytest.raises(UnknownSchemeError) as caught:
+        plugins.load("ticket")
+    assert caught.value.scheme == "ticket"
+    assert "tickets" in caught.value.installed
+    assert list(caught.value.installed) == sorted(set(caught.value.installed))
+    assert caught.value.nearest == "tickets"
+    assert caught.value.install == ""
+    with pytest.raises(UnknownSchemeError) as caught:
+        plugins.load("qqqqqq")
+    assert caught.value.nearest is None
+
+
+@pytest.mark.parametrize(("scheme", "extra"), sorted(plugins.FIRST_PARTY.items()))
+def test_an_unknown_scheme_of_ours_says_how_to_install_it(
+    scheme: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(UnknownSchemeError) as caught:
+        plugins.load(scheme)
+    assert caught.value.installed == ()
+    assert caught.value.install == f"pip install 'perdure[{extra}]'"
+
+
+def test_two_distributions_of_one_scheme_conflict_when_it_is_asked_for(install: Install) -> None:
+    install("twice", name="one-store")
+    install("twice", name="other-store")
+    install("good")
+    assert plugins.load("good").installed.scheme == "good"
+    with pytest.raises(PluginConflictError) as caught:
+        plugins.load("twice")
+    assert (caught.value.scheme, caught.value.distributions) == ("twice", ("one-store", "other-store"))
+
+
+@pytest.mark.parametrize("stale", ["2.0", "1.0"])
+def test_a_distribution_that_is_there_twice_is_one_and_the_first_on_the_path_wins(install: Install, stale: str) -> None:
+    install("twice", name="Twice.Store", version="2.0")
+    install("twice", "1 / 0", name="twice-store", version=stale)
+    assert of("twice") == [("Twice.Store", "2.0")]
+    assert plugins.load("twice").installed.version == "2.0"
+
+
+def test_a_distribution_with_broken_metadata_hurts_nobody(install: Install) -> None:
+    unreadable, nameless, undecodable = install("unreadable"), install("nameless"), install("undecodable")
+    next(unreadable.glob("*.dist-info/entry_points.txt")).write_text("[perdure.stores]\nno equals sign\n")
+    next(nameless.glob("*.dist-info/METADATA")).unlink()
+    next(undecodable.glob("*.dist-info/entry_points.txt")).write_bytes(b"[perdure.stores]\nx = \xff\xfe\n")
+    install("good")
+    assert of("good") == [("good-store", "1.0")]
+    assert plugins.load("good").installed.scheme == "good"
+    assert [one for one in plugins.installed() if one.scheme == ""] == []
+
+
+def test_a_scheme_is_lower_case(install: Install) -> None:
+    install("Upper")
+    assert of("upper") == [("Upper-store", "1.0")]
+
+
+def test_listing_imports_no_plugin(install: Install) -> None:
+    folder = install("explodes", "raise SystemExit('imported')")
+    listed = run(
+        """
+        from perdure import plugins
+        print([one.scheme for one in plugins.installed()])
+        import sys
+        print([name for name in sys.modules if "plugin1" in name or name.startswith(("perdure_memory", "perdure_sqlite"))])
+        """,
+        folder,
+    ).splitlines()
+    assert "'explodes'" in listed[0]
+    assert listed[1] == "[]"
+
+
+def test_loading_imports_the_one_that_is_asked_for_and_no_driver(install: Install) -> None:
+    folder = install("explodes", "raise SystemExit('imported')")
+    loaded = run(
+        """
+        import sys
+        before = {name.partition(".")[0] for name in sys.modules}
+        from perdure import plugins
+        for scheme in ("memory", "sqlite"):
+            plugins.load(scheme)
+        watched = {"aiosqlite", "sqlite3", "explodes_plugin1", "perdure_conformance", "typer", "rich"}
+        print(sorted(watched & {name.partition(".")[0] for name in sys.modules} - before))
+        print(sorted(name for name in sys.modules if name.startswith(("perdure_memory.", "perdure_sqlite."))))
+        """,
+        folder,
+    ).splitlines()
+    assert loaded == ["[]", "['perdure_memory.plugin', 'perdure_sqlite.plugin']"]
+
+
+# --- the command ---
+
+
+def test_stores_lists_without_importing(install: Install) -> None:
+    folder = install("explodes", "raise SystemExit('imported')")
+    shown = cli("stores", "--json", folders=(folder,))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    rows = json.loads(shown.stdout)
+    assert {"scheme": "explodes", "distribution": "explodes-store", "version": "1.0"} in rows
+    assert {"memory", "sqlite"} <= {row["scheme"] for row in rows}
+    table = cli("stores", folders=(folder,))
+    assert (table.returncode, table.stderr) == (0, "")
+    assert "explodes-store" in table.stdout
+
+
+def test_stores_check_shows_what_is_broken_and_fails(install: Install) -> None:
+    good, broken = install("good"), install("broken", "raise SystemExit('[red]out[/red]')")
+    conflicting = (install("twice", name="one-store"), install("twice", name="other-store"))
+    shown = cli("stores", "--check", "--json", folders=(good, broken, *conflicting))
+    assert shown.returncode == 1
+    problems: dict[str, Any] = {row["scheme"]: row["problem"] for row in json.loads(shown.stdout)}
+    assert problems["good"] is None
+    assert "broken-store 1.0 is broken: its import failed with SystemExit: [red]out[/red]" in problems["broken"]
+    assert "claimed by one-store and other-store" in problems["twice"]
+    table = cli("stores", "--check", folders=(good, broken))
+    assert table.returncode == 1
+    assert "[red]out[/red]" in table.stdout
+    assert "ok" in table.stdout
+    assert cli("stores", "--check", folders=(good,)).returncode == 0
+
+
+def test_without_its_libraries_the_command_says_what_to_install() -> None:
+    file = Path(perdure.__file__).parent / "cli" / "__init__.py"
+    command = [sys.executable, "-I", "-S", "-c", f"import runpy; runpy.run_path({str(file)!r})['main']()"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "perdure: the command line needs typer and rich: pip install 'perdure[cli]'\n"
