@@ -12,7 +12,7 @@ import json
 import math
 import re
 from decimal import Decimal
-from json.encoder import encode_basestring_ascii  # type: ignore[attr-defined]  # reason: typeshed leaves it out
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -134,7 +134,7 @@ def _text(value: str, where: str) -> str:
     if _SPLIT_PAIR.search(value):
         # JSON has no way to write the two halves of a pair as two characters: reading joins them.
         raise NotJsonError(where, "a surrogate pair as two characters; join it to one")
-    return cast("str", encode_basestring_ascii(value))
+    return encode_basestring_ascii(value)
 
 
 def _read_int(text: str) -> int:

@@ -41,7 +41,7 @@ class Claim:
     def __init__(self, store: AgentStore, journal: OwnedJournal, note: Record) -> None:
         self.store = store
         self.journal = journal
-        self.note = note
+        self.note: Record = note
 
     @classmethod
     async def take(
@@ -125,9 +125,7 @@ class Claim:
             session = await _session(self.store, key)
             approvals = await approvals_of(self.store, session_id, self.journal.head.run_id)
             await self.prove(session)
-            for approval in approvals:
-                if await self.store.approvals.delete(approval.id):
-                    removed.append(approval.id)
+            removed += [approval.id for approval in approvals if await self.store.approvals.delete(approval.id)]
             try:
                 if session is not None:
                     await self.store.sessions.delete(session.session_id, expected_version=session.version)

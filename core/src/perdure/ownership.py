@@ -258,6 +258,10 @@ class OwnedJournal:
         """Stop holding it without writing anything, so that this process may take it again at once."""
         self._ownership.process.held.discard(self.owner)
 
+    def note(self, **changes: Any) -> None:
+        """Change fields of the head, to be written with the next append."""
+        self.head = replace(self.head, **changes)
+
     async def renew_if_lapsed(self) -> None:
         """Renew the lease if it ran out on our own clock; called right before a tool is."""
         if self._idle_for(self._ownership.lease.length):

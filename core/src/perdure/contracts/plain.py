@@ -50,7 +50,7 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
         else:
             values[name] = content
     try:
-        return kind(**values, extra=extra)
+        return kind(**values, **{EXTRA: extra})
     except TypeError as error:
         raise StoreCorruptedError(where, str(error)) from error
 

@@ -134,9 +134,9 @@ def check_text(value: object, name: str, max_bytes: int = MAX_SCOPE) -> str:
     return value
 
 
-def check_optional_text(value: object, name: str) -> str | None:
+def check_optional_text(value: object, name: str, max_bytes: int = MAX_SCOPE) -> str | None:
     """Return a text, or `None`."""
-    return None if value is None else check_text(value, name)
+    return None if value is None else check_text(value, name, max_bytes)
 
 
 def check_order(value: object) -> str:

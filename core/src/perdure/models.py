@@ -1,0 +1,180 @@
+"""Models: what the runtime asks of one, and two that need no provider."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from perdure.runtime.messages import Message, ToolCall, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from perdure.contracts.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """What a model is told of a tool: its name, what it does, and the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Record
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What a model is asked.
+
+    Attributes:
+        messages: The conversation so far, the turn in progress included.
+        tools: What the model may call.
+        instructions: What the agent is told to be.
+        settings: For the provider.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema] = ()
+    instructions: str | None = None
+    settings: Record = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponse:
+    """What a model answers: text, calls of tools, or both.
+
+    Attributes:
+        text: The text.
+        tool_calls: The calls; none ends the turn.
+        usage: What the request cost.
+        metadata: Kept with the message; JSON.
+    """
+
+    text: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    usage: Usage = field(default_factory=Usage)
+    metadata: Record = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of text on its way."""
+
+    text: str
+
+
+ModelEvent: TypeAlias = TextDelta | ModelResponse
+
+
+class Model(Protocol):
+    """One async method from a request to a stream of events that ends in a `ModelResponse`."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, part of the agent's fingerprint."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Answer a request by events, the last of which is the response."""
+        ...
+
+
+async def respond(model: Model, request: ModelRequest) -> ModelResponse:
+    """Return a model's response to a request, its deltas left out."""
+    response: ModelResponse | None = None
+    async for event in model.stream(request):
+        if isinstance(event, ModelResponse):
+            response = event
+    if response is None:
+        raise ModelError(f"the model {model.name} ended its stream without a response")
+    return response
+
+
+class ModelError(Exception):
+    """A model broke its own rules."""
+
+
+class FunctionModel:
+    """A model made of a function: an async one that returns a `ModelResponse`, or an async generator of events.
+
+    Example:
+        >>> async def answer(request: ModelRequest) -> ModelResponse:
+        ...     return ModelResponse(text=f"You said {request.messages[-1].text}")
+        >>> model = FunctionModel(answer)
+    """
+
+    def __init__(
+        self,
+        function: Callable[[ModelRequest], Awaitable[ModelResponse]] | Callable[[ModelRequest], AsyncIterator[Any]],
+        *,
+        name: str = "function",
+    ) -> None:
+        self.name = name
+        self._function = function
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Call the function."""
+        answer = self._function(request)
+        if inspect.isawaitable(answer):
+            yield await answer
+            return
+        async for event in answer:
+            yield event
+
+
+class ScriptedModel:
+    """A model that answers by place: the n-th assistant message of a conversation is its n-th entry.
+
+    So a fresh process goes on where the old one stopped. For tests and demonstrations.
+
+    Attributes:
+        calls: The requests it has seen, to count.
+
+    Example:
+        >>> model = ScriptedModel([[ToolCall(id="c1", name="pay", arguments={"to": "ann"})], "Paid."])
+    """
+
+    def __init__(
+        self,
+        script: Sequence[str | Sequence[ToolCall] | ModelResponse | BaseException],
+        *,
+        name: str = "scripted",
+    ) -> None:
+        """Take the script: for each response its text, its calls, both, or an exception to raise."""
+        self.name = name
+        self.calls: list[ModelRequest] = []
+        self._script = list(script)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Answer with the entry whose turn it is."""
+        self.calls.append(request)
+        place = sum(message.role == "assistant" for message in request.messages)
+        if place >= len(self._script):
+            raise ModelError(f"the script has {len(self._script)} responses, and response {place + 1} was asked for")
+        entry = self._script[place]
+        if isinstance(entry, BaseException):
+            raise entry
+        if isinstance(entry, str):
+            yield ModelResponse(text=entry, usage=Usage(requests=1))
+        elif isinstance(entry, ModelResponse):
+            yield entry
+        else:
+            yield ModelResponse(tool_calls=tuple(entry), usage=Usage(requests=1))
+
+
+__all__ = [
+    "FunctionModel",
+    "Message",
+    "Model",
+    "ModelError",
+    "ModelEvent",
+    "ModelRequest",
+    "ModelResponse",
+    "ScriptedModel",
+    "TextDelta",
+    "ToolCall",
+    "ToolSchema",
+    "Usage",
+    "respond",
+]

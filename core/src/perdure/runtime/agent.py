@@ -1,0 +1,228 @@
+"""An agent: a model, its tools and its instructions, run on stores."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure import codec
+from perdure.contracts.approvals import CANCELLED, Approval
+from perdure.contracts.checkpoints import TURN_STATUSES
+from perdure.contracts.records import check_text
+from perdure.errors import (
+    AgentChangedError,
+    ApprovalAlreadyResolvedError,
+    ApprovalOrphanedError,
+    InvalidArgumentError,
+    UnsupportedOperationError,
+)
+from perdure.runtime.ephemeral import with_turns
+from perdure.runtime.results import PendingTurn, TurnResult
+from perdure.runtime.session import Session
+from perdure.runtime.tools import Tool, make_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.records import Page, Record
+    from perdure.models import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a turn may spend.
+
+    Attributes:
+        max_steps: How many responses of the model; the calls of the last one are still answered. `None`: no limit.
+    """
+
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_steps is not None and self.max_steps < 1:
+            raise InvalidArgumentError("max_steps", "must be 1 or more, or None for no limit")
+
+
+class Agent:
+    """Runs turns of conversations with a model and tools, on stores that keep them alive.
+
+    Attributes:
+        model: What answers.
+        tools: The tools by name.
+        instructions: What the model is told to be.
+        store: Where sessions are kept, unless they bring a store of their own.
+        limits: What a turn may spend.
+        name: An agent touches only turns that carry its name.
+        approvals: The approvals, and `resolve`, which continues a turn.
+
+    Example:
+        >>> agent = Agent(model=model, tools=[pay], store=store)  # doctest: +SKIP
+        >>> result = await agent.session("user-42").send("Refund order 7")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        instructions: str | None = None,
+        store: AgentStore | None = None,
+        limits: Limits | None = None,
+        name: str = "agent",
+    ) -> None:
+        self.model = model
+        self.tools = _by_name(tools)
+        self.instructions = instructions
+        self.limits = Limits() if limits is None else limits
+        self.name = check_text(name, "name")
+        self.store = None if store is None else self._usable(store)
+        self.approvals = AgentApprovals(self)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what the agent is made of: model, instructions, and the tools' names and schemas."""
+        parts = [self.model.name, self.instructions, [[t.name, t.parameters] for t in self.tools.values()]]
+        return hashlib.sha256(codec.encode(parts, "agent")).hexdigest()
+
+    def session(
+        self, session_id: str | None = None, *, scope: str | None = None, store: AgentStore | None = None
+    ) -> Session:
+        """Return a conversation; nothing is read or written yet.
+
+        Args:
+            session_id: Its id; `None`: a new UUID. `perdure.safe_id(text)` makes one of any text.
+            scope: What a new session is created for; an existing one must have the same.
+            store: A store of its own; `None`: the agent's.
+
+        Raises:
+            InvalidIdError: The id breaks its rule.
+            UnsupportedOperationError: The store lacks what the agent's tools need.
+        """
+        return Session(self, self._store(store), uuid.uuid4().hex if session_id is None else session_id, scope)
+
+    async def resume(self, session_id: str) -> TurnResult | None:
+        """Finish the pending turn of a session; see `Session.resume`."""
+        return await self.session(session_id).resume()
+
+    async def pending(self) -> list[PendingTurn]:
+        """Return this agent's turns that have not ended, those that run right now included."""
+        store = self._store(None)
+        turns: list[PendingTurn] = []
+        for status in TURN_STATUSES:
+            cursor: str | None = None
+            while True:
+                page = await store.checkpoints.list(status=status, agent=self.name, cursor=cursor)
+                turns.extend(
+                    PendingTurn(
+                        session_id=info.head.session_id,
+                        run_id=info.head.run_id,
+                        status=info.head.status,
+                        approval_ids=tuple(info.head.approval_ids),
+                        attempts=info.head.attempts,
+                        last_error=info.head.last_error,
+                        owner=info.head.owner,
+                        updated_at=info.updated_at,
+                    )
+                    for info in page.items
+                )
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        return turns
+
+    def _store(self, own: AgentStore | None) -> AgentStore:
+        if own is not None:
+            return self._usable(own)
+        if self.store is None:
+            raise InvalidArgumentError("store", "is missing: give the agent or the session one")
+        return self.store
+
+    def _usable(self, store: AgentStore) -> AgentStore:
+        """Return the store, or say now what it lacks: not in the middle of a turn."""
+        asking = [t.name for t in self.tools.values() if t.needs_approval is not False or t.in_doubt == "ask"]
+        for part in ("checkpoints", "approvals") if asking else ():
+            if part not in store:
+                raise UnsupportedOperationError("the store", f"{part}, which the tool {asking[0]!r} needs")
+        if "sessions" not in store:
+            raise UnsupportedOperationError("the store", "sessions")
+        return with_turns(store)
+
+
+class AgentApprovals:
+    """An agent's view of approvals: the store's own, and `resolve`, which continues the turn."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def list(self, **filters: Any) -> Page[Approval]:
+        """List approvals; see `ApprovalStore.list`."""
+        return await self._agent._store(None).approvals.list(**filters)
+
+    async def get(self, approval_id: str) -> Approval | None:
+        """Return an approval, or `None`."""
+        return await self._agent._store(None).approvals.get(approval_id)
+
+    async def decide(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        note: str | None = None,
+        arguments: Record | None = None,
+        decided_by: str | None = None,
+        at: datetime | None = None,
+    ) -> Approval:
+        """Store a decision; the turn goes on when somebody resumes it. See `AgentStore.decide`."""
+        return await self._agent._store(None).decide(
+            approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by, at=at
+        )
+
+    async def resolve(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        note: str | None = None,
+        arguments: Record | None = None,
+        decided_by: str | None = None,
+    ) -> TurnResult:
+        """Store a decision and continue the turn here, after any restart: the approval names its session and run.
+
+        Returns:
+            The turn's result; `finish_reason="awaiting-approval"` while other approvals of it are undecided, or while
+            somebody else runs it. The same decision again gives the same answer.
+
+        Raises:
+            ApprovalNotFoundError: There is no such approval.
+            ApprovalAlreadyResolvedError: Another decision is recorded.
+            ApprovalExpiredError: It had expired, and counts as rejected; `resume` continues the turn.
+            ApprovalOrphanedError: Its run was dropped; nothing ran.
+        """
+        agent = self._agent
+        try:
+            approval = await self.decide(
+                approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by
+            )
+        except ApprovalAlreadyResolvedError as error:
+            if error.approval.status != CANCELLED:
+                raise
+            raise ApprovalOrphanedError(approval_id, error.approval.run_id) from error
+        if approval.agent != agent.name:
+            raise AgentChangedError(approval.run_id, f"it belongs to the agent {approval.agent!r}")
+        if approval.session_id is None:
+            raise ApprovalOrphanedError(approval_id, approval.run_id)
+        return await agent.session(approval.session_id).continue_run(approval.run_id, approval_id)
+
+
+def _by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    named: dict[str, Tool] = {}
+    for given in tools:
+        made = given if isinstance(given, Tool) else make_tool(given)
+        if made.name in named:
+            raise InvalidArgumentError("tools", f"has two tools of the name {made.name!r}")
+        named[made.name] = made
+    return named

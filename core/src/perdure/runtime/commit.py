@@ -1,0 +1,106 @@
+"""Saving a turn: its messages go to the transcript once, and its journal is closed, wherever a crash may fall.
+
+On one atomic journal a single write does both; it is proof and commit. Elsewhere the order of writes does: `finished`
+in the turn journal proves that the turn is still ours, then the transcript is appended to at the version that the turn
+was made from, then the journal is closed. Whoever comes later finds the run id in the transcript, or the turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.contracts.checkpoints import FINISHED, IDLE, CheckpointReplace
+from perdure.contracts.sessions import SessionAppend
+from perdure.conversation import idle_head
+from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
+from perdure.runtime.messages import stamp
+from perdure.runtime.turn_state import TurnState, entry
+
+if TYPE_CHECKING:
+    from perdure.bundle import AgentStore
+    from perdure.contracts.records import Record
+    from perdure.contracts.sessions import Transcript
+    from perdure.ownership import OwnedJournal
+
+
+class Commit:
+    """Saves one turn that has ended."""
+
+    def __init__(
+        self, store: AgentStore, journal: OwnedJournal, state: TurnState, records: list[Record], *, rebase: bool
+    ) -> None:
+        self.store = store
+        self.journal = journal
+        self.state = state
+        self.records = records
+        self.rebase = rebase
+
+    async def run(self) -> None:
+        """Save the turn.
+
+        Raises:
+            OwnershipLostError: The turn is another's; look into the transcript for the run id.
+            SessionConflictError: Other records came in. The turn stays, and the user decides.
+        """
+        if self.journal.head.status != FINISHED:
+            if self.store.atomic and await self._in_one_write():
+                return
+            await self.journal.append(
+                [entry("finished", stamp(self.store.clock.now()), finish_reason=self.state.finish_reason)],
+                status=FINISHED,
+            )
+        await self._append()
+        await self.journal.replace([], idle_head(self.journal.head))
+
+    async def _in_one_write(self) -> bool:
+        """Append to the transcript and close the journal at once; False if one of the two has another version."""
+        head = idle_head(self.journal.head)
+        append = SessionAppend(self.journal.key, self.records, expected_version=self.journal.head.base_version)
+
+        async def write(version: int) -> None:
+            close = CheckpointReplace(self.journal.key, [], head, expected_version=version)
+            try:
+                await self.store.write(append, close)
+            except OutcomeUnknownError:
+                try:
+                    await self.store.write(append, close)
+                except VersionConflictError:
+                    # Only this write makes an idle journal of version + 1: others claim first.
+                    found = await self.store.checkpoints.load(self.journal.key)
+                    if found is None or found.version != version + 1 or found.head.status != IDLE:
+                        raise
+
+        try:
+            await self.journal.exclusively(write)
+        except VersionConflictError:
+            return False
+        return True
+
+    async def _append(self) -> None:
+        """Append to the transcript at the version that the turn was made from, unless it holds the turn already."""
+        head = self.journal.head
+        expected, count = head.base_version, head.base_count or 0
+        while True:
+            try:
+                await self.store.sessions.append(self.journal.key, self.records, expected_version=expected)
+                return
+            except (VersionConflictError, OutcomeUnknownError) as error:
+                seen = await self.store.sessions.load(self.journal.key)
+                if seen is not None and any(record.get("run_id") == self.state.run_id for record in seen.records):
+                    return
+                if seen is None:
+                    raise self._conflict("the session was deleted") from error
+                if isinstance(error, OutcomeUnknownError) and seen.version == expected:
+                    await self.journal.append()  # prove, then repeat at the same version: at most one lands
+                    continue
+                if not self.rebase and not _only_the_head_changed(seen, count, head.base_version or 0):
+                    raise self._conflict("other records came in") from error
+                await self.journal.append()
+                expected = seen.version
+
+    def _conflict(self, problem: str) -> SessionConflictError:
+        return SessionConflictError(self.journal.key, self.state.run_id, problem)
+
+
+def _only_the_head_changed(seen: Transcript, base_count: int, base_version: int) -> bool:
+    return seen.count == base_count and seen.rewritten <= base_version

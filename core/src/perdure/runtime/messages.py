@@ -1,0 +1,180 @@
+"""Messages, and the records of a transcript that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.contracts.records import Record
+from perdure.errors import StoreCorruptedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+RECORD_VERSION: Final = 1
+_KNOWN = ("role", "content", "tool_calls", "tool_call_id", "is_error", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to call a tool.
+
+    Attributes:
+        id: The model's name for the call; it comes back with the result.
+        name: The tool.
+        arguments: A JSON object.
+        extra: Fields that this release does not know; they are kept.
+    """
+
+    id: str
+    name: str
+    arguments: Record = field(default_factory=dict)
+    extra: Record = field(default_factory=dict)
+
+    def to_record(self) -> Record:
+        """Return the call as a JSON object."""
+        return {**self.extra, "id": self.id, "name": self.name, "arguments": self.arguments}
+
+    @classmethod
+    def from_record(cls, record: Record) -> ToolCall:
+        """Make a call of a JSON object."""
+        extra = {key: value for key, value in record.items() if key not in ("id", "name", "arguments")}
+        return cls(str(record["id"]), str(record["name"]), record["arguments"], extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Attributes:
+        role: `user`, `assistant` or `tool`.
+        content: Text, or a list of JSON objects (parts).
+        tool_calls: What an assistant asks for.
+        tool_call_id: Which call a tool message answers.
+        is_error: Whether a tool message says that the call failed.
+        metadata: For the application; JSON.
+        extra: Fields that this release does not know; they are kept.
+    """
+
+    role: str
+    content: str | Sequence[Record] = ""
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str | None = None
+    is_error: bool = False
+    metadata: Record = field(default_factory=dict)
+    extra: Record = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The text of the message, without its other parts."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(part.get("text", "")) for part in self.content)
+
+    def to_record(self) -> Record:
+        """Return the message as a JSON object."""
+        record: Record = {**self.extra, "role": self.role}
+        record["content"] = self.content if isinstance(self.content, str) else list(self.content)
+        if self.tool_calls:
+            record["tool_calls"] = [call.to_record() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            record["tool_call_id"] = self.tool_call_id
+        if self.is_error:
+            record["is_error"] = True
+        if self.metadata:
+            record["metadata"] = self.metadata
+        return record
+
+    @classmethod
+    def from_record(cls, record: Record, where: str = "message") -> Message:
+        """Make a message of a JSON object, or raise `StoreCorruptedError`."""
+        try:
+            return cls(
+                role=record["role"],
+                content=record.get("content", ""),
+                tool_calls=tuple(ToolCall.from_record(call) for call in record.get("tool_calls", ())),
+                tool_call_id=record.get("tool_call_id"),
+                is_error=record.get("is_error", False),
+                metadata=record.get("metadata", {}),
+                extra={key: value for key, value in record.items() if key not in _KNOWN},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreCorruptedError(where, f"not a message: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What model requests have cost; add two with `+`.
+
+    Attributes:
+        input_tokens: Tokens read.
+        output_tokens: Tokens written.
+        requests: How many requests.
+        cost_usd: What they cost, in US dollars.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.requests + other.requests,
+            self.cost_usd + other.cost_usd,
+        )
+
+    def to_record(self) -> Record:
+        """Return the usage as a JSON object."""
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "requests": self.requests,
+            "cost_usd": float(self.cost_usd),
+        }
+
+    @classmethod
+    def from_record(cls, record: Record) -> Usage:
+        """Make a usage of a JSON object; what is missing counts nothing."""
+        return cls(
+            record.get("input_tokens", 0),
+            record.get("output_tokens", 0),
+            record.get("requests", 0),
+            record.get("cost_usd", 0.0),
+        )
+
+
+def as_messages(given: str | Message | Sequence[Message]) -> tuple[Message, ...]:
+    """Return what a caller sends as messages of the user."""
+    if isinstance(given, str):
+        return (Message("user", given),)
+    return (given,) if isinstance(given, Message) else tuple(given)
+
+
+def messages_of(records: Sequence[Record]) -> tuple[Message, ...]:
+    """Return what a model may see of a transcript: messages and summaries; foreign records are left out."""
+    return tuple(
+        Message.from_record(record["message"])
+        for record in records
+        if record.get("kind") in ("message", "summary") and "message" in record
+    )
+
+
+def message_record(run_id: str, at: str, message: Message, **more: Any) -> Record:
+    """Return a transcript's record that holds a message."""
+    return {
+        "v": RECORD_VERSION,
+        "kind": "message",
+        "run_id": run_id,
+        "at": at,
+        **more,
+        "message": message.to_record(),
+    }
+
+
+def stamp(at: datetime) -> str:
+    """Return an instant as it stands in records and entries."""
+    return at.isoformat()

@@ -1,0 +1,76 @@
+"""What a turn comes to, and what is known of one that has not ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from perdure.runtime.messages import Message, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from perdure.contracts.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended, or why it waits.
+
+    Attributes:
+        text: The text of the last response.
+        finish_reason: `stop`, `awaiting-approval`, `aborted`, `limit` or `max-steps`.
+        messages: The turn's messages, the input included.
+        usage: What the turn has cost.
+        run_id: The run.
+        approval_ids: The approvals that it waits for.
+    """
+
+    text: str
+    finish_reason: str
+    messages: Sequence[Message]
+    usage: Usage
+    run_id: str
+    approval_ids: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTurn:
+    """A turn that has not ended.
+
+    Attributes:
+        session_id: Its session.
+        run_id: The run, `None` while a claim holds a conversation without a turn.
+        status: `in-progress`, `awaiting-approval`, `ready`, `finished`, or what a live claim does.
+        approval_ids: The undecided approvals that it waits for.
+        attempts: How often it was taken up.
+        last_error: Its last failure.
+        owner: Who runs it right now, `None` if nobody does.
+        updated_at: When it was last written to.
+    """
+
+    session_id: str | None
+    run_id: str | None
+    status: str
+    approval_ids: Sequence[str] = field(default=())
+    attempts: int = 0
+    last_error: str | None = None
+    owner: str | None = None
+    updated_at: datetime | None = None
+
+
+def text_of(messages: Sequence[Message]) -> str:
+    """Return the text of the last assistant message."""
+    return next((message.text for message in reversed(messages) if message.role == "assistant"), "")
+
+
+def result_of(records: Sequence[Record], run_id: str) -> TurnResult | None:
+    """Return the result of a run that is in the transcript, or `None`."""
+    own = [record for record in records if record.get("run_id") == run_id and record.get("kind") == "message"]
+    if not own:
+        return None
+    messages = tuple(Message.from_record(record["message"]) for record in own)
+    last = own[-1]
+    reason, usage = last.get("finish_reason") or "stop", Usage.from_record(last.get("usage", {}))
+    return TurnResult(text_of(messages), reason, messages, usage, run_id)

@@ -1,0 +1,280 @@
+"""One run of a turn in this process: it holds the journal, keeps its lease, and ends in a result or a typed error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, IN_PROGRESS, TURN_STATUSES
+from perdure.contracts.store import describe
+from perdure.conversation import Claim, undecided
+from perdure.errors import (
+    ApprovalAlreadyResolvedError,
+    ApprovalNotFoundError,
+    OutcomeUnknownError,
+    PerdureError,
+    SessionBusyError,
+    SessionConflictError,
+    SessionDeletedError,
+    StoreError,
+    UnsupportedOperationError,
+    VersionConflictError,
+)
+from perdure.ownership import OwnedJournal, OwnershipLostError, uninterrupted
+from perdure.runtime.commit import Commit
+from perdure.runtime.messages import messages_of, stamp
+from perdure.runtime.results import TurnResult, result_of, text_of
+from perdure.runtime.turn import ABORTED, AWAITING, Turn
+from perdure.runtime.turn_state import TurnState, entry
+
+if TYPE_CHECKING:
+    from perdure.bundle import AgentStore
+    from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.messages import Message
+    from perdure.runtime.transcript import TranscriptView
+
+inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("perdure_inside", default=frozenset())
+"""The turns that the current task runs in: a tool that calls its own session would wait for itself."""
+
+
+class Runner:
+    """Runs one turn that this task owns."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: AgentStore,
+        view: TranscriptView,
+        journal: OwnedJournal,
+        state: TurnState,
+        *,
+        rebase: bool = False,
+    ) -> None:
+        self.agent = agent
+        self.store = store
+        self.view = view
+        self.journal = journal
+        self.state = state
+        self.rebase = rebase
+        self._work: asyncio.Task[str] | None = None
+        self._ended = asyncio.Event()
+        self._aborted = False
+        self._lost = False
+        self._committing = False
+        self._waiting_for: tuple[str, ...] = ()
+
+    @classmethod
+    async def resume(
+        cls, agent: Agent, store: AgentStore, view: TranscriptView, found: Checkpoint, *, rebase: bool = False
+    ) -> Runner:
+        """Take over a turn that nobody runs, at the version read, or raise `VersionConflictError`."""
+        head = found.head
+        resumed = entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)
+        journal = await OwnedJournal.take(
+            store.ownership, store.checkpoints, found.key, found, lambda _: [resumed], lambda _: _resumed(head)
+        )
+        state = TurnState.of(head.run_id or "", [*found.entries, resumed])
+        return cls(agent, store, view, journal, state, rebase=rebase)
+
+    async def run(self) -> TurnResult:
+        """Run the turn to its end, or up to where it waits for decisions."""
+        key = self.journal.key
+        self.store.ownership.running[key] = self
+        within = inside.set(inside.get() | {(id(self.store.ownership), key)})
+        try:
+            while True:
+                reason = await self._drive()
+                if reason != AWAITING or not await self._decided_meanwhile():
+                    return self._result(reason)
+        finally:
+            inside.reset(within)
+            if self.store.ownership.running.get(key) is self:
+                del self.store.ownership.running[key]
+            self.journal.forget()
+            self._ended.set()
+
+    async def abort(self) -> None:
+        """Stop the turn and drop it; one that is being saved is saved."""
+        if not self._committing and self._work is not None:
+            self._aborted = True
+            self._work.cancel()
+        await self._ended.wait()
+
+    async def _drive(self) -> str:
+        """Hold the lease while the turn goes on; tell a loss or an abort from a cancellation of the caller."""
+        self._work = work = asyncio.create_task(self._advance())
+        try:
+            async with self.journal.heartbeat(self._on_lost):
+                return await work
+        except OwnershipLostError:
+            return await self._after_loss()
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.wait([work])
+            if _caller_is_cancelled():
+                raise
+            if self._lost:
+                return await self._after_loss()
+            if self._aborted:
+                return await self._drop()
+            raise
+
+    def _on_lost(self) -> None:
+        self._lost = True
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _advance(self) -> str:
+        """Go on with the turn; whatever stops it gives the journal up in the same append that says why."""
+        try:
+            await self._load_base()
+            if self.state.finish_reason is None:
+                turn = Turn(self.agent, self.store, self.journal, self.state, self._history())
+                reason = await turn.advance()
+                if reason == AWAITING:
+                    self._waiting_for = turn.waiting_for
+                    await self.journal.give_up(status=AWAITING_APPROVAL, approval_ids=list(turn.waiting_for))
+                    return AWAITING
+                self.state.finish_reason = reason
+            self._committing = True
+            await uninterrupted(self._commit())
+        except OwnershipLostError:
+            raise
+        except asyncio.CancelledError:
+            if not self._lost and not self._aborted:
+                await self._give_up()
+            raise
+        except Exception as error:
+            failed = not getattr(error, "retryable", not isinstance(error, PerdureError))
+            await self._give_up(last_error=describe(error), failed=failed)
+            raise
+        return self.state.finish_reason
+
+    async def _commit(self) -> None:
+        spent = self.view.spent(self.journal.head.base_count or 0)
+        await Commit(self.store, self.journal, self.state, self.state.records(spent), rebase=self.rebase).run()
+        self.journal.forget()
+
+    async def _give_up(self, **changes: Any) -> None:
+        # What goes wrong here adds nothing: the turn is pending, and its owner is known to be gone.
+        with contextlib.suppress(StoreError, OwnershipLostError):
+            await self.journal.give_up(**changes)
+
+    # --- the transcript that the turn was made from ---
+
+    async def _load_base(self) -> None:
+        """Read the transcript; the first time it becomes the base, later it must still begin with the base."""
+        transcript = await self.view.refresh()
+        if transcript is None:
+            raise self._conflict("the session was deleted")
+        head = self.journal.head
+        gone = head.base_version is not None and transcript.rewritten > head.base_version
+        if head.base_version is None or (gone and self.rebase):
+            self.journal.note(base_version=transcript.version, base_count=transcript.count)
+        elif gone and self.state.finish_reason is None:
+            raise self._conflict("the transcript that it was made from was rewritten")
+
+    def _history(self) -> list[Message]:
+        """Return the messages of the base: what came in since is not part of this turn."""
+        count = self.journal.head.base_count
+        if count is None or count == len(self.view.records):
+            return self.view.messages
+        return list(messages_of(self.view.records[:count]))
+
+    def _conflict(self, problem: str) -> SessionConflictError:
+        return SessionConflictError(self.journal.key, self.state.run_id, problem)
+
+    # --- waiting ---
+
+    async def _decided_meanwhile(self) -> bool:
+        """Look at the approvals once more after the turn was set to wait; take it up again if all are decided.
+
+        A resolver stores its decision first and looks at the turn second: so one of the two sees the other.
+        """
+        found = await self.store.checkpoints.load(self.journal.key)
+        if found is None or found.head.run_id != self.state.run_id or found.head.owner is not None:
+            return False
+        if await undecided(self.store, found.head):
+            return False
+        try:
+            other = await Runner.resume(self.agent, self.store, self.view, found, rebase=self.rebase)
+        except VersionConflictError:
+            return False
+        self.journal, self.state = other.journal, other.state
+        return True
+
+    # --- a turn that is not ours any more ---
+
+    async def _drop(self) -> str:
+        """Drop the aborted turn, unless somebody else has taken it."""
+        found = await self.store.checkpoints.load(self.journal.key)
+        self.journal.forget()
+        if found is None or found.head.run_id != self.state.run_id or found.head.owner != self.journal.owner:
+            return ABORTED
+        with contextlib.suppress(VersionConflictError, OwnershipLostError):
+            claim = await Claim.take(self.store, self.journal.key, found, "discarding")
+            await claim.drop_turn()
+        return ABORTED
+
+    async def _after_loss(self) -> str:
+        """Say what became of the turn that somebody else took over, without writing to it."""
+        key, run_id = self.journal.key, self.state.run_id
+        await self.view.refresh()
+        result = result_of(self.view.records, run_id)
+        if result is not None:
+            self.state.finish_reason = result.finish_reason
+            return result.finish_reason
+        found = await self.store.checkpoints.load(key)
+        if found is not None and found.head.run_id == run_id and found.head.status in TURN_STATUSES:
+            raise SessionBusyError(key, found.head.owner, found.head.lease_expires_at)
+        await self._clean_up(deleted=found is None)
+        if found is None:
+            raise SessionDeletedError(key)
+        if found.head.run_id == run_id and found.head.status != IDLE:
+            raise SessionBusyError(key, found.head.owner, found.head.lease_expires_at)
+        raise self._conflict("it was dropped")
+
+    async def _clean_up(self, *, deleted: bool) -> None:
+        """Take back approvals that were asked for after the turn was dropped: its run id never comes again."""
+        for step in self.state.steps:
+            for call in step.calls:
+                for approval_id in {call.id, call.doubt_id} if call.gated or call.attempts else set():
+                    with contextlib.suppress(
+                        ApprovalAlreadyResolvedError,
+                        ApprovalNotFoundError,
+                        UnsupportedOperationError,
+                        OutcomeUnknownError,
+                    ):
+                        if deleted:
+                            await self.store.approvals.delete(approval_id)
+                        else:
+                            await self.store.approvals.cancel(approval_id, reason="the turn was dropped")
+
+    def _result(self, reason: str) -> TurnResult:
+        messages = tuple(self.state.messages)
+        return TurnResult(
+            text=text_of(messages),
+            finish_reason=reason,
+            messages=messages,
+            usage=self.state.usage,
+            run_id=self.state.run_id,
+            approval_ids=self._waiting_for if reason == AWAITING else (),
+        )
+
+
+def _resumed(head: CheckpointHead) -> CheckpointHead:
+    return replace(
+        head,
+        status=FINISHED if head.status == FINISHED else IN_PROGRESS,
+        attempts=head.attempts + 1,
+        approval_ids=[],
+    )
+
+
+def _caller_is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

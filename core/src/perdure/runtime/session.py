@@ -1,0 +1,423 @@
+"""One conversation with an agent."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.contracts.checkpoints import (
+    AWAITING_APPROVAL,
+    CLAIM_STATUSES,
+    FINISHED,
+    IDLE,
+    IN_PROGRESS,
+    READY,
+    CheckpointHead,
+)
+from perdure.contracts.ids import check_session_id
+from perdure.contracts.records import check_text, encode_records
+from perdure.conversation import Claim, busy, settle, undecided
+from perdure.errors import (
+    AgentChangedError,
+    ApprovalOrphanedError,
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    SessionAwaitingApprovalError,
+    SessionBusyError,
+    SessionConflictError,
+    TurnFailedError,
+    VersionConflictError,
+)
+from perdure.ownership import OwnedJournal, OwnershipLostError
+from perdure.runtime.messages import Message, as_messages, stamp
+from perdure.runtime.results import PendingTurn, TurnResult, result_of
+from perdure.runtime.runner import Runner, inside
+from perdure.runtime.transcript import TranscriptView
+from perdure.runtime.turn import AWAITING
+from perdure.runtime.turn_state import TurnState, entry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.checkpoints import Checkpoint
+    from perdure.contracts.records import Record
+    from perdure.runtime.agent import Agent
+
+REMEMBERED_TURNS: Final = 100
+"""How many turns back `send` looks for an `input_id`."""
+
+
+class Session:
+    """One conversation: make it with `agent.session(id)`. Nothing that matters is kept in this object.
+
+    Calls on one session id are served one after another, in call order, within one bundle of stores; across bundles and
+    processes the turn journal decides, and the loser gets `SessionBusyError`.
+
+    Attributes:
+        id: The session id.
+        agent: Whose conversation.
+        store: Where it is kept.
+        scope: What a new session is created for.
+    """
+
+    def __init__(self, agent: Agent, store: AgentStore, session_id: str, scope: str | None = None) -> None:
+        self.id = check_session_id(session_id)
+        self.agent = agent
+        self.store = store
+        self.scope = None if scope is None else check_text(scope, "scope")
+        self._view = TranscriptView(store.sessions, session_id)
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages that this object has read last, as a snapshot; `load` reads what is new."""
+        return tuple(self._view.messages)
+
+    @property
+    def state(self) -> Record:
+        """The user's own object beside the transcript, as read last."""
+        return {} if self._view.head is None else dict(self._view.head.state)
+
+    async def load(self) -> Sequence[Message]:
+        """Read what is new of the transcript, and return all of its messages. Reading never creates anything."""
+        await self._view.refresh()
+        return self.messages
+
+    async def send(self, given: str | Message | Sequence[Message], /, *, input_id: str | None = None) -> TurnResult:
+        """Run a turn on an input; a turn that is pending is finished first.
+
+        Args:
+            given: Text, or messages.
+            input_id: Names the input: sent again with the same id, it gives the pending turn, or one of the last 100
+                turns, that it started, and is not taken twice.
+
+        Returns:
+            The result; `finish_reason="awaiting-approval"` if the turn waits for decisions.
+
+        Raises:
+            NotJsonError: The input cannot be stored; nothing was.
+            SessionAwaitingApprovalError: A pending turn waits for decisions; the input was not taken.
+            TurnFailedError: A pending turn failed in a way that a retry does not mend; the input was not taken.
+            SessionBusyError: Somebody else runs the conversation; the input was not taken.
+            SessionConflictError: Other records came into the transcript; the turn stays pending.
+            Exception: What the model or a `PropagatingToolError` raises; the turn stays pending.
+        """
+        messages = _checked(as_messages(given), self.store.sessions.max_record)
+        name = uuid.uuid4().hex if input_id is None else check_text(input_id, "input_id")
+        async with self._served():
+            if input_id is not None:
+                earlier = await self._earlier(input_id)
+                if earlier is not None:
+                    return earlier
+            return await self._start(messages, name)
+
+    async def resume(self, *, rebase: bool = False) -> TurnResult | None:
+        """Finish the pending turn.
+
+        Args:
+            rebase: Append the turn behind records that came in since it began, instead of raising.
+
+        Returns:
+            The turn's result, or `None` if none is pending.
+
+        Raises:
+            SessionAwaitingApprovalError: It waits for decisions.
+            SessionBusyError: Somebody else runs it.
+            SessionConflictError: Other records came in, and `rebase` is False.
+        """
+        async with self._served():
+            while (found := await self._pending()) is not None:
+                await self._require_decided(found)
+                with contextlib.suppress(VersionConflictError):  # somebody was first: look again
+                    return await self._resume(found, rebase=rebase)
+            return None
+
+    async def pending(self) -> PendingTurn | None:
+        """Return what is known of a turn that has not ended, or `None`; one that is only to be saved is saved."""
+        found = await self.store.checkpoints.load(self.id)
+        if found is None or found.head.status == IDLE:
+            return None
+        if self.store.ownership.is_live(found):
+            return _described(found)
+        if found.head.status in CLAIM_STATUSES or found.head.status == FINISHED:
+            return await self._settled_pending()
+        if found.head.status in (AWAITING_APPROVAL, READY):
+            left = await undecided(self.store, found.head)
+            return replace(_described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
+        return _described(found)
+
+    async def result(self, run_id: str) -> TurnResult | None:
+        """Return the result of a turn of this session that is in the transcript, or `None`."""
+        await self._view.refresh()
+        return result_of(self._view.records, run_id)
+
+    async def discard_pending(self, *, force: bool = False) -> bool:
+        """Drop the pending turn; its open approvals become `cancelled`. One that has finished is saved instead.
+
+        Args:
+            force: Fence off a live owner instead of raising `SessionBusyError`.
+
+        Returns:
+            Whether a turn was dropped.
+        """
+        async with self._served():
+            while True:
+                found = await self._pending(force=force)
+                if found is None:
+                    return False
+                if found.head.status == FINISHED and await self._saved(found):
+                    return False
+                # Somebody else may be first, or finish our claim for us: look again.
+                with contextlib.suppress(VersionConflictError, OwnershipLostError):
+                    claim = await Claim.take(self.store, self.id, await self._reread(found), "discarding")
+                    await claim.drop_turn()
+                    return True
+
+    async def abort(self) -> bool:
+        """Stop the turn that this process runs, and drop it; its `send` returns `finish_reason="aborted"`.
+
+        A turn that runs elsewhere, or nowhere, is discarded as by `discard_pending`.
+        """
+        runner = self.store.ownership.running.get(self.id)
+        if runner is None:
+            return await self.discard_pending()
+        await runner.abort()
+        return True
+
+    async def clear(self) -> None:
+        """Empty the transcript; a turn that nobody runs is dropped. The `state` stays, it is the user's.
+
+        Raises:
+            SessionAwaitingApprovalError: A turn waits for decisions; nothing was changed.
+            SessionBusyError: Somebody else runs the conversation; nothing was changed.
+            UnsupportedOperationError: The session store cannot replace; nothing was changed.
+        """
+        self.store.sessions.require("replace")
+        async with self._served():
+            while True:
+                found = await self._settled()
+                if found is not None and found.head.status == FINISHED:
+                    await self._finish(found)
+                    continue
+                if found is not None and found.head.status != IDLE:
+                    self._require_own(found)
+                    await self._require_decided(found)
+                if found is None and await self.store.sessions.load(self.id, limit=0) is None:
+                    return
+                with contextlib.suppress(VersionConflictError, OwnershipLostError):
+                    claim = await Claim.take(self.store, self.id, found, "clearing")
+                    await claim.clear()
+                    await self._view.refresh()
+                    return
+
+    async def update_state(self, function: Callable[[Record], Record | Awaitable[Record]]) -> Record:
+        """Change the user's own object beside the transcript: read, apply, write at the version read, and repeat.
+
+        Args:
+            function: From the present state to the new one; it may be called several times.
+
+        Returns:
+            The state as written.
+        """
+        while True:
+            found = await self.store.sessions.load(self.id, limit=0)
+            changed = function({} if found is None else found.state)
+            new = await changed if inspect.isawaitable(changed) else changed
+            expected = 0 if found is None else found.version
+            with contextlib.suppress(VersionConflictError):
+                await self.store.sessions.append(
+                    self.id, [], expected_version=expected, state=new, scope=self.scope if found is None else None
+                )
+                return new
+
+    async def continue_run(self, run_id: str, approval_id: str) -> TurnResult:
+        """Go on with the turn of a decided approval: its result, or that it still waits; see `approvals.resolve`."""
+        async with self._served():
+            while True:
+                found = await settle(self.store, self.id)
+                if found is None or found.head.run_id != run_id:
+                    ended = await self.result(run_id)
+                    if ended is None:
+                        raise ApprovalOrphanedError(approval_id, run_id)
+                    return ended
+                self._require_own(found)
+                left = await undecided(self.store, found.head)
+                if left or self.store.ownership.is_live(found):
+                    state = TurnState.of(run_id, found.entries)
+                    return TurnResult("", AWAITING, tuple(state.messages), state.usage, run_id, left)
+                with contextlib.suppress(VersionConflictError):
+                    return await self._resume(found)
+
+    # --- one call at a time ---
+
+    @contextlib.asynccontextmanager
+    async def _served(self) -> AsyncIterator[None]:
+        if (id(self.store.ownership), self.id) in inside.get():
+            raise SessionBusyError(self.id, "the turn that makes this call")
+        async with self.store.ownership.lock(self.id):
+            yield
+
+    # --- starting a turn ---
+
+    async def _start(self, messages: Sequence[Record], input_id: str) -> TurnResult:
+        while True:
+            found = await self._finished_first()
+            await self._create()
+            try:
+                journal = await self._open(found, messages, input_id)
+            except VersionConflictError:
+                continue  # somebody opened a turn meanwhile: finish it first, or say who runs it
+            except OutcomeUnknownError:
+                landed = await self._earlier(input_id)
+                if landed is None:
+                    raise
+                return landed
+            state = TurnState.of(journal.head.run_id or "", [self._input(messages, input_id)])
+            return await Runner(self.agent, self.store, self._view, journal, state).run()
+
+    async def _finished_first(self) -> Checkpoint | None:
+        """Finish what is pending, and return the idle turn journal; `None` if there is none."""
+        while True:
+            found = await self._settled()
+            if found is None or found.head.status == IDLE:
+                return found
+            self._require_own(found)
+            if found.head.failed and found.head.status != FINISHED:
+                raise TurnFailedError(
+                    self.id, found.head.run_id or "", found.head.attempts, found.head.last_error or "unknown"
+                )
+            await self._require_decided(found)
+            await self._finish(found)
+
+    async def _finish(self, found: Checkpoint) -> None:
+        with contextlib.suppress(VersionConflictError):
+            result = await self._resume(found)
+            if result.finish_reason == AWAITING:
+                raise SessionAwaitingApprovalError(self.id, result.approval_ids)
+
+    async def _create(self) -> None:
+        """Create the session if it is absent, before its turn journal is opened: a commit never creates one."""
+        found = await self.store.sessions.load(self.id, limit=0)
+        if found is None:
+            with contextlib.suppress(VersionConflictError):
+                await self.store.sessions.append(self.id, [], expected_version=0, scope=self.scope)
+        elif self.scope is not None and found.scope != self.scope:
+            raise InvalidArgumentError("scope", f"cannot change: session {self.id} was created for another one")
+
+    async def _open(self, found: Checkpoint | None, messages: Sequence[Record], input_id: str) -> OwnedJournal:
+        def head(version: int) -> CheckpointHead:
+            return CheckpointHead(
+                status=IN_PROGRESS,
+                run_id=f"{self.id}.turn-{version}",
+                session_id=self.id,
+                agent=self.agent.name,
+                fingerprint=self.agent.fingerprint,
+                attempts=1,
+                extra={} if found is None else found.head.extra,
+            )
+
+        opening = self._input(messages, input_id)
+        return await OwnedJournal.take(
+            self.store.ownership, self.store.checkpoints, self.id, found, lambda _: [opening], head
+        )
+
+    def _input(self, messages: Sequence[Record], input_id: str) -> Record:
+        return entry("input", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
+
+    async def _earlier(self, input_id: str) -> TurnResult | None:
+        """Return the result of the turn that an input started before; a pending one is finished first."""
+        found = await self._settled()
+        if found is not None and any(item.get("input_id") == input_id for item in found.entries):
+            self._require_own(found)
+            await self._require_decided(found)
+            with contextlib.suppress(VersionConflictError):
+                return await self._resume(found)
+        await self._view.refresh()
+        runs: dict[Any, None] = {}
+        for record in reversed(self._view.records):
+            runs.setdefault(record.get("run_id"))
+            if len(runs) > REMEMBERED_TURNS:
+                return None
+            if record.get("input_id") == input_id:
+                return result_of(self._view.records, record["run_id"])
+        return None
+
+    # --- what is there ---
+
+    async def _settled(self, *, force: bool = False) -> Checkpoint | None:
+        """Read the turn journal, stale claims finished; raise if somebody else runs the conversation."""
+        found = await settle(self.store, self.id, force=force)
+        if found is not None and not force and self.store.ownership.is_live(found):
+            raise busy(found)
+        return found
+
+    async def _pending(self, *, force: bool = False) -> Checkpoint | None:
+        """Return the pending turn that this agent may touch, or `None`."""
+        found = await self._settled(force=force)
+        if found is None or found.head.status == IDLE:
+            return None
+        self._require_own(found)
+        return found
+
+    async def _settled_pending(self) -> PendingTurn | None:
+        async with self._served():
+            found = await settle(self.store, self.id)
+            if found is None or found.head.status == IDLE:
+                return None
+            if found.head.status == FINISHED and found.head.agent == self.agent.name and await self._saved(found):
+                return None
+            found = await self.store.checkpoints.load(self.id) or found
+            return None if found.head.status == IDLE else _described(found)
+
+    async def _saved(self, found: Checkpoint) -> bool:
+        """Save a finished turn; False if other records came in."""
+        try:
+            await self._resume(found)
+        except (SessionConflictError, VersionConflictError):
+            return False
+        return True
+
+    async def _reread(self, found: Checkpoint) -> Checkpoint | None:
+        return await self.store.checkpoints.load(self.id) if found.head.status == FINISHED else found
+
+    async def _resume(self, found: Checkpoint, *, rebase: bool = False) -> TurnResult:
+        runner = await Runner.resume(self.agent, self.store, self._view, found, rebase=rebase)
+        return await runner.run()
+
+    async def _require_decided(self, found: Checkpoint) -> None:
+        if found.head.status in (AWAITING_APPROVAL, READY):
+            left = await undecided(self.store, found.head)
+            if left:
+                raise SessionAwaitingApprovalError(self.id, left)
+
+    def _require_own(self, found: Checkpoint) -> None:
+        if found.head.agent != self.agent.name:
+            raise AgentChangedError(
+                found.head.run_id or "", f"it belongs to the agent {found.head.agent!r}, not to {self.agent.name!r}"
+            )
+
+
+def _checked(messages: Sequence[Message], max_record: int) -> list[Record]:
+    """Return messages as they will be stored, or raise before anything is written."""
+    if not messages:
+        raise InvalidArgumentError("input", "must be text, or one message or more")
+    records = [message.to_record() for message in messages]
+    encode_records(records, "input", max_record)
+    return records
+
+
+def _described(found: Checkpoint) -> PendingTurn:
+    head = found.head
+    return PendingTurn(
+        session_id=head.session_id,
+        run_id=head.run_id,
+        status=head.status,
+        approval_ids=tuple(head.approval_ids),
+        attempts=head.attempts,
+        last_error=head.last_error,
+        owner=head.owner,
+        updated_at=found.updated_at,
+    )

@@ -1,0 +1,184 @@
+"""Tools: plain functions that a model may call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints, overload
+
+from pydantic import TypeAdapter, ValidationError, create_model
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from perdure import codec
+from perdure.models import ToolSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import BaseModel
+
+    from perdure.contracts.records import Record
+
+InDoubt: TypeAlias = Literal["rerun", "fail", "ask"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of the call that it serves; ask for it by a parameter of this type.
+
+    Attributes:
+        session_id: The session, `None` for a run without one.
+        run_id: The run.
+        call_id: The call, as the model named it.
+        attempt: 1 for the first attempt at this call.
+        idempotency_key: The same for every attempt at the same call; hand it to whatever has the effect.
+    """
+
+    session_id: str | None
+    run_id: str
+    call_id: str
+    attempt: int
+    idempotency_key: str
+
+
+class ToolArgumentsError(ValueError):
+    """The model's arguments do not fit the tool; the text tells the model why."""
+
+
+class ToolResultError(ValueError):
+    """The tool ran, and what it returned is not JSON."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a model may call, with its policies.
+
+    Attributes:
+        function: The function, sync (it runs in a thread) or async.
+        name: What the model calls it.
+        description: What the model is told of it.
+        parameters: The JSON schema of its arguments, without the context.
+        needs_approval: Whether a human decides each call first: True, False, or a function of the arguments.
+        idempotent: Whether running it twice with one idempotency key is the same as once.
+        in_doubt: What to do with a call that was started and has no result: `rerun`, `fail` (tell the model), `ask` a
+            human, or `None`: stop with `ToolOutcomeUnknownError`.
+        timeout: How long one call of it may take; `None`: as long as it takes.
+        approval_timeout: After which time an approval expires; `None`: never.
+        on_expiry: What an expired approval means: `deny`, or `keep` waiting.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    description: str
+    parameters: Record
+    needs_approval: bool | Callable[[Record], bool] = False
+    idempotent: bool = False
+    in_doubt: InDoubt | None = None
+    timeout: timedelta | None = None
+    approval_timeout: timedelta | None = None
+    on_expiry: Literal["deny", "keep"] = "deny"
+    _arguments: type[BaseModel] = field(repr=False, kw_only=True)
+    _context: str | None = field(default=None, repr=False, kw_only=True)
+
+    @property
+    def schema(self) -> ToolSchema:
+        """What a model is told."""
+        return ToolSchema(self.name, self.description, self.parameters)
+
+    def check(self, arguments: Record) -> dict[str, Any]:
+        """Return the arguments as the function takes them, or raise `ToolArgumentsError`."""
+        try:
+            model = self._arguments.model_validate(arguments)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
+            )
+            raise ToolArgumentsError(f"the arguments do not fit: {problems}") from error
+        return {name: getattr(model, name) for name in type(model).model_fields}
+
+    def is_gated(self, arguments: Record) -> bool:
+        """Whether a call with these arguments needs an approval. A predicate that fails says yes."""
+        if not callable(self.needs_approval):
+            return self.needs_approval
+        try:
+            return bool(self.needs_approval(arguments))
+        except Exception:  # noqa: BLE001  # reason: an unanswered question is never a yes to running
+            return True
+
+    async def call(self, values: dict[str, Any], context: ToolContext) -> str:
+        """Call the function, and return its result as text: a string as it is, anything else as JSON.
+
+        Raises:
+            ToolResultError: It ran, and its result is not JSON.
+            TimeoutError: It did not end in time.
+            Exception: Whatever the function raises.
+        """
+        if self._context is not None:
+            values = {**values, self._context: context}
+        async with asyncio.timeout(None if self.timeout is None else self.timeout.total_seconds()):
+            if inspect.iscoroutinefunction(self.function):
+                result = await self.function(**values)
+            else:
+                result = await asyncio.to_thread(self.function, **values)
+                if inspect.isawaitable(result):
+                    result = await result
+        return result if type(result) is str else _as_json(result)
+
+
+def _as_json(result: object) -> str:
+    try:
+        return codec.encode(to_jsonable_python(result), "result").decode("utf-8")
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise ToolResultError(f"the tool ran, but what it returned is not JSON: {error}") from error
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    needs_approval: bool | Callable[[Record], bool] = False,
+    idempotent: bool = False,
+    in_doubt: InDoubt | None = None,
+    timeout: timedelta | None = None,
+    approval_timeout: timedelta | None = None,
+    on_expiry: Literal["deny", "keep"] = "deny",
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a plain function, bare or with options; the options are the attributes of `Tool`.
+
+    Example:
+        >>> @tool(needs_approval=True)
+        ... async def pay(to: str, amount: int, context: ToolContext) -> dict[str, str]:
+        ...     "Pay somebody."
+        ...     return {"paid": context.idempotency_key}
+    """
+    if function is not None:
+        return make_tool(function)
+    return lambda function: make_tool(function, **options)
+
+
+def make_tool(
+    function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
+) -> Tool:
+    """Make a tool: its schema from the type hints, its description from the docstring."""
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    context: str | None = None
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        if hint is ToolContext:
+            context = parameter.name
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"the tool {function.__name__} takes {parameter}; a tool takes named arguments only")
+        else:
+            fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+    title = name or function.__name__
+    arguments = create_model(title, __config__={"extra": "forbid"}, **fields)
+    text = inspect.getdoc(function) or "" if description is None else description
+    parameters = TypeAdapter(arguments).json_schema()
+    return Tool(function, title, text, parameters, _arguments=arguments, _context=context, **options)

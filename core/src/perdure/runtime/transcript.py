@@ -1,0 +1,59 @@
+"""What a session has read of its transcript: it reads again only what is new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from perdure.runtime.messages import Message, Usage, messages_of
+
+if TYPE_CHECKING:
+    from perdure.contracts.records import Record
+    from perdure.contracts.sessions import SessionStore, Transcript
+
+_SAME_LIFE: Final = 2**20
+"""A session that was deleted and created again starts at a random version of 40 bits, so it is not this near."""
+
+
+class TranscriptView:
+    """A session's records as of the version last read."""
+
+    def __init__(self, sessions: SessionStore, session_id: str) -> None:
+        self.sessions = sessions
+        self.session_id = session_id
+        self.head: Transcript | None = None
+        self.records: list[Record] = []
+        self.messages: list[Message] = []
+
+    async def refresh(self) -> Transcript | None:
+        """Read what is new, or all of it when it was rewritten; return the head, `None` if there is no session."""
+        known = self.head
+        if known is not None:
+            new = await self.sessions.load(self.session_id, after=len(self.records))
+            if new is not None and self._continues(known, new):
+                self._take(new)
+                return new
+        fresh = await self.sessions.load(self.session_id)
+        self.head, self.records, self.messages = None, [], []
+        if fresh is not None:
+            self._take(fresh)
+        return fresh
+
+    def spent(self, count: int) -> Usage:
+        """Return what the conversation had spent in its first `count` records."""
+        for record in reversed(self.records[:count]):
+            if "spent" in record:
+                return Usage.from_record(record["spent"])
+        return Usage()
+
+    def _continues(self, known: Transcript, new: Transcript) -> bool:
+        return (
+            new.created_at == known.created_at
+            and new.rewritten <= known.version
+            and 0 <= new.version - known.version < _SAME_LIFE
+            and new.count >= len(self.records)
+        )
+
+    def _take(self, part: Transcript) -> None:
+        self.records.extend(part.records)
+        self.messages.extend(messages_of(part.records))
+        self.head = part

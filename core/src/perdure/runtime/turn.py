@@ -1,0 +1,337 @@
+"""One turn, run by its owner: ask the model, run its calls, wait for decisions, write each step before the next.
+
+The runner never looks at the last entry alone: `TurnState` says for every call what is recorded, and each loop decides
+from that what may happen next. A recorded response is not asked for again, and a recorded result's tool never runs
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.contracts.approvals import APPROVED, CANCELLED, EXPIRY, Approval
+from perdure.contracts.records import encode_object
+from perdure.errors import AgentChangedError, PropagatingToolError, ToolOutcomeUnknownError
+from perdure.models import ModelRequest, respond
+from perdure.ownership import OwnershipLostError
+from perdure.runtime.messages import Message, stamp
+from perdure.runtime.tools import ToolArgumentsError, ToolContext, ToolResultError
+from perdure.runtime.turn_state import CallState, Step, TurnState, entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.records import Record
+    from perdure.models import ModelResponse
+    from perdure.ownership import OwnedJournal
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.tools import Tool
+
+STOP: Final = "stop"
+AWAITING: Final = "awaiting-approval"
+MAX_STEPS: Final = "max-steps"
+ABORTED: Final = "aborted"
+
+
+@dataclass(slots=True)
+class _Start:
+    """A call that is about to run."""
+
+    call: CallState
+    tool: Tool
+    values: dict[str, Any]
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What may happen next in a step: entries to write first, and calls to run then."""
+
+    entries: list[Record] = field(default_factory=list)
+    starts: list[_Start] = field(default_factory=list)
+
+
+class Turn:
+    """Runs one turn on a journal that this task owns, up to its end or up to where it must wait."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: AgentStore,
+        journal: OwnedJournal,
+        state: TurnState,
+        history: Sequence[Message],
+    ) -> None:
+        self.agent = agent
+        self.store = store
+        self.journal = journal
+        self.state = state
+        self.history = tuple(history)
+        self.waiting_for: tuple[str, ...] = ()
+
+    async def advance(self) -> str:
+        """Go on until the turn ends or waits.
+
+        Returns:
+            How it ended; `awaiting-approval` if it waits, with the undecided approvals in `waiting_for`.
+        """
+        while True:
+            step = self.state.steps[-1] if self.state.steps else None
+            if step is not None:
+                if not await self._finish_calls(step):
+                    return AWAITING
+                if not step.calls:
+                    return STOP
+                if self._out_of_steps():
+                    return MAX_STEPS
+            await self._ask_model()
+
+    def _out_of_steps(self) -> bool:
+        limit = self.agent.limits.max_steps
+        return limit is not None and len(self.state.steps) >= limit
+
+    def now(self) -> str:
+        """The current instant as entries hold it."""
+        return stamp(self.store.clock.now())
+
+    # --- the model ---
+
+    async def _ask_model(self) -> None:
+        request = ModelRequest(
+            messages=(*self.history, *self.state.messages),
+            tools=[tool.schema for tool in self.agent.tools.values()],
+            instructions=self.agent.instructions,
+        )
+        response = await respond(self.agent.model, request)
+        await self._write(self._response_entries(response))
+
+    def _response_entries(self, response: ModelResponse) -> list[Record]:
+        """Return the response's entry, which holds what is gated, and at once the answers to calls that cannot run."""
+        message = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata)
+        gated: list[int] = []
+        answers: list[Record] = []
+        step = len(self.state.steps)
+        for place, call in enumerate(message.tool_calls):
+            tool = self.agent.tools.get(call.name)
+            problem = f"there is no tool {call.name!r}" if tool is None else _misfit(tool, call.arguments)
+            if problem is not None:
+                answer = Message("tool", problem, tool_call_id=call.id, is_error=True)
+                answers.append(entry("tool", self.now(), step=step, call=place, message=answer.to_record()))
+            elif tool is not None and tool.is_gated(call.arguments):
+                gated.append(place)
+        recorded = entry(
+            "model", self.now(), message=message.to_record(), usage=response.usage.to_record(), gated=gated
+        )
+        return [recorded, *answers]
+
+    # --- the calls of a response ---
+
+    async def _finish_calls(self, step: Step) -> bool:
+        """Bring every call of a response to its result; False if some must wait for a decision."""
+        while calls := step.unanswered():
+            tools = {call.place: self._tool_of(call) for call in calls}
+            approvals = await self._ask_humans(calls, tools)
+            plan = _Plan()
+            for call in calls:
+                self._plan(plan, call, tools[call.place], approvals)
+            if not plan.entries and not plan.starts:
+                self.waiting_for = tuple(approval.id for approval in approvals.values() if not approval.decided)
+                return False
+            await self._write(plan.entries)
+            await self._run(plan.starts)
+        return True
+
+    def _tool_of(self, call: CallState) -> Tool:
+        """Return a call's tool; one that is gone since the call was recorded stops the turn."""
+        tool = self.agent.tools.get(call.call.name)
+        if tool is None:
+            raise AgentChangedError(self.state.run_id, f"it has no tool {call.call.name!r} any more")
+        if call.in_doubt and not tool.idempotent and tool.in_doubt is None:
+            raise ToolOutcomeUnknownError(self.state.run_id, call.call.id, call.call.name)
+        return tool
+
+    def _question(self, call: CallState, tool: Tool) -> tuple[str, str] | None:
+        """Return the approval that a call needs next, as id and kind, or `None`."""
+        if call.gated and call.id not in call.decisions:
+            return call.id, "approve"
+        if call.in_doubt and not tool.idempotent and tool.in_doubt == "ask" and call.doubt_id not in call.decisions:
+            return call.doubt_id, "in-doubt"
+        return None
+
+    async def _ask_humans(self, calls: Sequence[CallState], tools: dict[int, Tool]) -> dict[str, Approval]:
+        """Store the approvals that the calls need and do not have yet; return all of them as they stand."""
+        found: dict[str, Approval] = {}
+        requested: list[Record] = []
+        for call in calls:
+            question = self._question(call, tools[call.place])
+            if question is None:
+                continue
+            approval = await self.store.approvals.create(self._request(call, tools[call.place], *question))
+            if not approval.decided and approval.expired(self.store.clock.now()):
+                approval = await self.store.approvals.expire(approval.id)
+            found[approval.id] = approval
+            if approval.id not in call.asked:
+                requested.append(
+                    entry("approval-requested", self.now(), step=call.step, call=call.place, approval_id=approval.id)
+                )
+        await self._write(requested)
+        return found
+
+    def _request(self, call: CallState, tool: Tool, approval_id: str, kind: str) -> Approval:
+        now = self.store.clock.now()
+        return Approval(
+            id=approval_id,
+            run_id=self.state.run_id,
+            tool_call_id=call.call.id,
+            tool_name=call.call.name,
+            arguments=call.arguments,
+            created_at=now,
+            session_id=self.journal.head.session_id,
+            agent=self.agent.name,
+            kind=kind,
+            expires_at=None if tool.approval_timeout is None else now + tool.approval_timeout,
+            on_expiry=tool.on_expiry,
+        )
+
+    def _plan(self, plan: _Plan, call: CallState, tool: Tool, approvals: dict[str, Approval]) -> None:
+        """Add what may happen to one call: nothing while it waits, an answer, or a start."""
+        question = self._question(call, tool)
+        arguments = call.arguments
+        if question is not None:
+            approval = approvals[question[0]]
+            if not approval.decided:
+                return
+            plan.entries.append(self._applied(call, approval))
+            if approval.status != APPROVED:
+                plan.entries.append(self._answer(call, _rejection(approval), is_error=True))
+                return
+            arguments = approval.effective_arguments
+        elif call.in_doubt and tool.in_doubt == "fail" and not tool.idempotent:
+            plan.entries.append(self._answer(call, _unknown(call), is_error=True))
+            return
+        try:
+            values = tool.check(arguments)
+        except ToolArgumentsError as error:
+            plan.entries.append(self._answer(call, str(error), is_error=True))
+            return
+        attempt = 1 + (self.state.resumed if tool.idempotent else call.attempts)
+        if not tool.idempotent:
+            plan.entries.append(entry("tool-started", self.now(), step=call.step, call=call.place, attempt=attempt))
+        plan.starts.append(_Start(call, tool, values, attempt))
+
+    def _applied(self, call: CallState, approval: Approval) -> Record:
+        decision = approval.decision
+        applied = entry(
+            "approval-applied",
+            self.now(),
+            step=call.step,
+            call=call.place,
+            approval_id=approval.id,
+            status=approval.status,
+        )
+        for name in ("note", "arguments", "decided_by"):
+            value = getattr(decision, name, None)
+            if value is not None:
+                applied[name] = value
+        return applied
+
+    def _answer(self, call: CallState, text: str, *, is_error: bool) -> Record:
+        message = Message("tool", text, tool_call_id=call.call.id, is_error=is_error)
+        return entry("tool", self.now(), step=call.step, call=call.place, message=message.to_record())
+
+    # --- running tools ---
+
+    async def _run(self, starts: Sequence[_Start]) -> None:
+        """Run calls at once, and record each result as it comes.
+
+        A call that stops the turn lets the others end and be recorded first; a journal that was lost does not.
+        """
+        if not starts:
+            return
+        await self.journal.renew_if_lapsed()
+        tasks = [asyncio.create_task(self._run_one(start)) for start in starts]
+        try:
+            pending: set[asyncio.Task[None]] = set(tasks)
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+                if any(not task.cancelled() and isinstance(task.exception(), OwnershipLostError) for task in done):
+                    break
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        lost = [failure for failure in failures if isinstance(failure, OwnershipLostError)]
+        for failure in lost or failures:
+            raise failure
+
+    async def _run_one(self, start: _Start) -> None:
+        call = start.call
+        context = ToolContext(
+            self.journal.head.session_id, self.state.run_id, call.call.id, start.attempt, idempotency_key=call.id
+        )
+        try:
+            text, is_error = await start.tool.call(start.values, context), False
+            answer = self._answer(call, text, is_error=is_error)
+            encode_object(answer, f"the result of {call.call.name}", self.store.checkpoints.max_record)
+        except PropagatingToolError as error:
+            if not start.tool.idempotent:
+                # The tool says itself that it failed: the attempt is not in doubt, and a resume may try again.
+                failed = entry("tool-failed", self.now(), step=call.step, call=call.place, error=str(error))
+                await self._write([failed])
+            raise
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            answer = self._answer(call, "the tool cancelled itself", is_error=True)
+        except Exception as error:  # noqa: BLE001  # reason: the model is told of whatever a tool raises
+            answer = self._answer(call, _failure(error), is_error=True)
+        await self._write([answer])
+
+    async def _write(self, entries: Sequence[Record]) -> None:
+        """Write entries, then take them in."""
+        if entries:
+            await self.journal.append(entries)
+            self.state.apply(entries)
+
+
+def _cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _misfit(tool: Tool, arguments: Record) -> str | None:
+    try:
+        tool.check(arguments)
+    except ToolArgumentsError as error:
+        return str(error)
+    return None
+
+
+def _failure(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the tool did not end in time; whether it had an effect is not known ({error})".replace(" ()", "")
+    if isinstance(error, ToolResultError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _unknown(call: CallState) -> str:
+    return f"whether attempt {call.attempts} of this call had an effect is not known, and it was not repeated"
+
+
+def _rejection(approval: Approval) -> str:
+    """Return what the model is told of a call that was not approved."""
+    decision = approval.decision
+    by = None if decision is None else decision.decided_by
+    reason = "cancelled" if approval.status == CANCELLED else "expired" if by == EXPIRY else "rejected"
+    said: dict[str, Any] = {"status": reason, "tool": approval.tool_name}
+    if approval.kind == "in-doubt":
+        said["outcome"] = "unknown; the call was not repeated"
+    if decision is not None and decision.note is not None:
+        said["note"] = decision.note
+    return json.dumps(said)
