@@ -18,6 +18,7 @@ from perdure.backend import (
     PluginLoadError,
     Resources,
     SessionStore,
+    StoreClosedError,
     StoreURL,
     StoreURLError,
     UnknownSchemeError,
@@ -133,7 +134,7 @@ BROKEN: dict[str, tuple[str, str, type[BaseException] | None]] = {
     "ours": (
         "from perdure.backend import StoreClosedError\nraise StoreClosedError('x')",
         "its import failed with StoreClosedError: x is closed",
-        perdure.backend.StoreClosedError,
+        StoreClosedError,
     ),
     "no-contract": (
         GOOD.replace("PERDURE_CONTRACT", "CONTRACT"),

@@ -12,8 +12,10 @@ import pytest
 
 import perdure
 from perdure.backend import (
+    ApprovalStore,
     InvalidArgumentError,
     PluginError,
+    RecordTooLargeError,
     SessionStore,
     StoreClosedError,
     StoredTranscript,
@@ -213,8 +215,8 @@ async def test_a_part_asked_for_by_url_must_be_there(install: Install) -> None:
 async def test_the_limit_of_a_record_is_the_stores(log: list[str]) -> None:
     async with perdure.open_store("rec:a?max_record=10", approvals="rec:b") as store:
         assert store.sessions.max_record == 10
-        assert store.approvals.max_record == perdure.backend.ApprovalStore.max_record
-        with pytest.raises(perdure.backend.RecordTooLargeError):
+        assert store.approvals.max_record == ApprovalStore.max_record
+        with pytest.raises(RecordTooLargeError):
             await store.sessions.append("s", [{"text": "longer than that"}])
 
 
