@@ -1,0 +1,163 @@
+"""Promise 3: all or nothing. A write of several records with its head is applied whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from perdure.contracts.checkpoints import CheckpointHead
+from perdure.errors import NotJsonError, VersionConflictError
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import equal, holds, raises
+from perdure_conformance.laws.register import law, law_of_each
+from perdure_conformance.parts import CHECKPOINTS, LISTS, SESSIONS, WritablePart
+
+
+@law_of_each("refused-batch-leaves-nothing", parts=LISTS, promise=3, methods=["write"])
+async def refused_batch_leaves_nothing(bench: Bench, part: WritablePart) -> None:
+    """A batch with one bad record writes none of the good ones, and does not create the key."""
+    good, bad = {"n": 1}, {"n": float("nan")}
+    for batch in ([good, bad], [bad, good], [good, good, good, bad, good]):
+        for expected in (None, 0):
+            await raises(
+                NotJsonError,
+                "an append of a batch with a NaN in it",
+                part.write,
+                bench.store,
+                "s1",
+                batch,
+                expected_version=expected,
+            )
+            equal(await part.read(bench.store, "s1"), None, "the key after the refused batch")
+    await part.make(bench.store, "s1")
+    before = await part.read(bench.store, "s1")
+    await raises(NotJsonError, "an append of a bad batch", part.write, bench.store, "s1", [good, bad])
+    equal(await part.read(bench.store, "s1"), before, "an existing key after the refused batch")
+
+
+@law_of_each("conflict-leaves-nothing", parts=LISTS, promise=3, methods=["write"])
+async def conflict_leaves_nothing(bench: Bench, part: WritablePart) -> None:
+    """A conflict leaves no record, no head, no state and no time of the refused write."""
+    version = await part.make(bench.store, "s1")
+    before = await part.read(bench.store, "s1")
+    bench.clock.advance()
+    more: dict[str, Any] = {"head": CheckpointHead("ready")} if part is CHECKPOINTS else {"state": {"title": "no"}}
+    await raises(
+        VersionConflictError,
+        "an append of three records with a head or state, at a wrong version",
+        part.write,
+        bench.store,
+        "s1",
+        [{"n": 1}] * 3,
+        expected_version=version + 1,
+        **more,
+    )
+    equal(await part.read(bench.store, "s1"), before, "the key after the conflict")
+
+
+@law_of_each("batches-are-whole-among-tasks", parts=LISTS, promise=3, methods=["write"])
+async def batches_are_whole_among_tasks(bench: Bench, part: WritablePart) -> None:
+    """Concurrent batches stay together, and no reader ever sees a part of one."""
+    stores = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
+    await part.write(stores[0], "s1", [])
+    writing = True
+
+    async def writer(by: int) -> None:
+        for number in range(5):
+            batch = [{"by": by, "n": number, "place": place} for place in range(4)]
+            await part.write(stores[by % 2], "s1", batch)
+
+    async def reader() -> None:
+        while writing:
+            whole(await part.values(stores[1], "s1"), "seen while others write")
+            await asyncio.sleep(0)
+
+    reading = asyncio.create_task(reader())
+    await asyncio.gather(*(writer(by) for by in range(4)))
+    writing = False
+    await reading
+    values = await part.values(stores[0], "s1")
+    whole(values, "after all writes")
+    equal(len(values), 80, "how many records 20 batches of 4 left")
+
+
+def whole(values: list[dict[str, Any]], when: str) -> None:
+    """Demand that a list consists of whole batches of four."""
+    for index in range(0, len(values), 4):
+        batch = values[index : index + 4]
+        expected = [{"by": batch[0]["by"], "n": batch[0]["n"], "place": place} for place in range(4)]
+        equal(batch, expected, f"the batch at {index} of {len(values)} records, {when}")
+
+
+@law("sessions-state-and-records-change-together", parts=[SESSIONS], promise=3, methods=["sessions.append"])
+async def state_and_records_change_together(bench: Bench) -> None:
+    """Records and state of one append are seen together or not at all."""
+    first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
+    await first.sessions.append("s1", [], state={"count": 0})
+    writing = True
+
+    async def reader() -> None:
+        while writing:
+            found = await second.sessions.load("s1")
+            assert found is not None
+            counts = (found.state["count"], found.count, len(found.records))
+            holds(len(set(counts)) == 1, f"state, count and records of one instant differ: {counts}")
+            await asyncio.sleep(0)
+
+    reading = asyncio.create_task(reader())
+    for number in range(1, 31):
+        await first.sessions.append("s1", [{"n": number}], state={"count": number})
+        await asyncio.sleep(0)
+    writing = False
+    await reading
+
+
+@law("checkpoints-head-and-entries-change-together", parts=[CHECKPOINTS], promise=3, methods=["checkpoints.append"])
+async def head_and_entries_change_together(bench: Bench) -> None:
+    """Entries and head of one append are seen together or not at all."""
+    first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
+    await first.checkpoints.append("s1", [], expected_version=0, head=CheckpointHead("in-progress", attempts=0))
+    writing = True
+
+    async def reader() -> None:
+        while writing:
+            found = await second.checkpoints.load("s1")
+            assert found is not None
+            counts = (found.head.attempts, len(found.entries))
+            holds(len(set(counts)) == 1, f"the head tells another number of entries than there are: {counts}")
+            await asyncio.sleep(0)
+
+    reading = asyncio.create_task(reader())
+    for number in range(1, 31):
+        head = CheckpointHead("in-progress", attempts=number)
+        await first.checkpoints.append("s1", [{"n": number}], expected_version=None, head=head)
+        await asyncio.sleep(0)
+    writing = False
+    await reading
+
+
+@law_of_each("replace-shows-old-or-new", parts=LISTS, needs=("replace",), promise=3, methods=["replace"])
+async def replace_shows_old_or_new(bench: Bench, part: WritablePart) -> None:
+    """While a key is replaced a reader sees the old content or the new one, never a mixture, never none."""
+    first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
+    await part.write(first, "s1", contents(0), expected_version=0)
+    writing = True
+
+    async def reader() -> None:
+        while writing:
+            values = await part.values(second, "s1")
+            holds(values, "a reader found the key empty or absent while it was replaced")
+            equal(values, contents(values[0]["n"]), "what a reader saw while the key was replaced")
+            await asyncio.sleep(0)
+
+    reading = asyncio.create_task(reader())
+    for number in range(1, 31):
+        await part.replace(first, "s1", contents(number))
+        await asyncio.sleep(0)
+    writing = False
+    await reading
+
+
+def contents(number: int) -> list[dict[str, Any]]:
+    """Return the content after the n-th replace, of a length of its own."""
+    return [{"n": number, "place": place} for place in range(number % 5 + 1)]

@@ -1,0 +1,256 @@
+"""Promise 6: fidelity. What is loaded equals what was given, in value and in type; all else is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from perdure.contracts.checkpoints import CheckpointHead
+from perdure.errors import NotJsonError, RecordTooLargeError
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import equal, holds, raises
+from perdure_conformance.laws.register import law, law_of_each
+from perdure_conformance.parts import APPROVALS, CHECKPOINTS, SESSIONS, Part, Stores, request
+from perdure_conformance.values import (
+    BOOLEANS_AND_NUMBERS,
+    EMPTINESS,
+    FLOATS,
+    INTEGERS,
+    KEYS,
+    NOT_JSON,
+    SIZES,
+    TEXTS,
+    json_objects,
+    nested,
+)
+
+
+async def comes_back(bench: Bench, part: Part, values: Iterable[Any]) -> None:
+    """Put values wherever a part keeps JSON, and demand all of them back, by load and by listing."""
+    objects = [{"value": value} for value in values]
+    if part is SESSIONS:
+        await session_keeps(bench.store, objects)
+    elif part is CHECKPOINTS:
+        await turn_keeps(bench.store, objects)
+    else:
+        await approval_keeps(bench.store, objects)
+
+
+async def session_keeps(store: Stores, objects: list[dict[str, Any]]) -> None:
+    """Records and state."""
+    state = {str(index): one for index, one in enumerate(objects)}
+    await store.sessions.append("s1", objects, state=state)
+    found = await store.sessions.load("s1")
+    assert found is not None
+    equal(found.records, objects, "the records that came back")
+    equal(found.state, state, "the state that came back")
+    if store.sessions.capabilities.list:
+        equal((await store.sessions.list()).items[0].state, state, "the state that the listing gives")
+
+
+async def turn_keeps(store: Stores, objects: list[dict[str, Any]]) -> None:
+    """Entries, and fields of the head that this release does not know."""
+    head = CheckpointHead("in-progress", extra={"later": objects})
+    await store.checkpoints.append("s1", objects, expected_version=0, head=head)
+    found = await store.checkpoints.load("s1")
+    assert found is not None
+    equal(found.entries, objects, "the entries that came back")
+    equal(found.head.extra, {"later": objects}, "the unknown fields of the head that came back")
+    equal((await store.checkpoints.list()).items[0].head.extra, {"later": objects}, "the head that the listing gives")
+
+
+async def approval_keeps(store: Stores, objects: list[dict[str, Any]]) -> None:
+    """Arguments, metadata, unknown fields, and the edited arguments of a decision."""
+    kept = {str(index): one for index, one in enumerate(objects)}
+    asked = request(arguments=kept, metadata=kept, extra={"later": objects})
+    equal((await store.approvals.create(asked)).arguments, kept, "the arguments that create answers")
+    edited = {"edited": objects}
+    await store.approvals.decide(asked.id, approved=True, arguments=edited)
+    found = await store.approvals.get(asked.id)
+    listed = (await store.approvals.list()).items[0]
+    assert found is not None
+    for seen, how in ((found, "get"), (listed, "list")):
+        equal(seen.arguments, kept, f"the arguments that came back by {how}")
+        equal(seen.metadata, kept, f"the metadata that came back by {how}")
+        equal(seen.extra, {"later": objects}, f"the unknown fields that came back by {how}")
+        equal(seen.effective_arguments, edited, f"the edited arguments that came back by {how}")
+
+
+@law_of_each("integers-come-back", promise=6, methods=["make"])
+async def integers_come_back(bench: Bench, part: Part) -> None:
+    """Integers of any size come back exactly, never as floats."""
+    await comes_back(bench, part, INTEGERS)
+
+
+@law_of_each("floats-come-back", promise=6, methods=["make"])
+async def floats_come_back(bench: Bench, part: Part) -> None:
+    """Floats come back bit for bit, the negative zero too, and never as integers."""
+    await comes_back(bench, part, FLOATS)
+
+
+@law_of_each("booleans-are-not-numbers", promise=6, methods=["make"])
+async def booleans_are_not_numbers(bench: Bench, part: Part) -> None:
+    """True, 1 and 1.0 are three values, and so are False, 0, 0.0 and null."""
+    await comes_back(bench, part, BOOLEANS_AND_NUMBERS)
+
+
+@law_of_each("text-comes-back", promise=6, methods=["make"])
+async def text_comes_back(bench: Bench, part: Part) -> None:
+    """All Unicode text comes back: NUL, lone surrogates, blanks at the ends, line ends, composed and decomposed."""
+    await comes_back(bench, part, TEXTS)
+
+
+@law_of_each("emptiness-comes-back", promise=6, methods=["make"])
+async def emptiness_comes_back(bench: Bench, part: Part) -> None:
+    """Empty objects, lists and texts, null, and a missing key are different things."""
+    await comes_back(bench, part, EMPTINESS)
+
+
+@law_of_each("keys-come-back", promise=6, methods=["make"])
+async def keys_come_back(bench: Bench, part: Part) -> None:
+    """Keys come back in the order given, whatever they are called; unknown fields stay."""
+    await comes_back(bench, part, KEYS)
+
+
+@law_of_each("long-text-comes-back", promise=6, methods=["make"])
+async def long_text_comes_back(bench: Bench, part: Part) -> None:
+    """Long texts come back whole, about every length at which stores cut."""
+    for number, size in enumerate(SIZES):
+        key = part.key(f"s{number}")
+        value = {"text": "ab" * (size // 2) + "e" * (size % 2)}
+        await part.make(bench.store, key, value)
+        seen = await part.read(bench.store, key)
+        assert seen is not None
+        equal(seen.values, [value], f"a text of {size} characters")
+
+
+@law("sessions-record-of-16-mib-comes-back", parts=[SESSIONS], promise=6, methods=["sessions.append"])
+async def record_of_16_mib_comes_back(bench: Bench) -> None:
+    """A record of more than 16 MiB comes back whole, and so does the batch that it is in."""
+    batch: list[dict[str, Any]] = [{"n": 1}, {"text": "é" * (2**23 + 10)}, {"n": 2}]
+    await bench.store.sessions.append("s1", batch)
+    found = await bench.store.sessions.load("s1")
+    assert found is not None
+    equal(found.records, batch, "a batch with a record of more than 16 MiB")
+
+
+@law_of_each("deep-nesting-comes-back", promise=6, methods=["make"])
+async def deep_nesting_comes_back(bench: Bench, part: Part) -> None:
+    """Containers nest up to 200 deep, the record itself counted; of an approval's arguments, the approval too."""
+    for number, lists in enumerate((True, False)):
+        key = part.key(f"s{number}")
+        value = {"d": nested(199 - (part is APPROVALS), lists=lists)}
+        await part.make(bench.store, key, value)
+        seen = await part.read(bench.store, key)
+        assert seen is not None
+        equal(seen.values, [value], "a record of 200 containers within each other")
+
+
+@law_of_each("any-json-comes-back", promise=6, methods=["make"], cases=json_objects, examples=40)
+async def any_json_comes_back(bench: Bench, part: Part, value: dict[str, Any]) -> None:
+    """Any JSON object comes back as it was given."""
+    await part.make(bench.store, part.key("s1"), value)
+    seen = await part.read(bench.store, part.key("s1"))
+    holds(seen is not None, f"{value!r} was written, but reading answers None")
+    assert seen is not None
+    equal(seen.values, [value], "the object that came back")
+
+
+@law_of_each("refuses-what-is-not-json", promise=6, methods=["make"])
+async def refuses_what_is_not_json(bench: Bench, part: Part) -> None:
+    """What is not exactly JSON is refused before anything is written, and the key stays absent."""
+    key = part.key("s1")
+    for name, make in NOT_JSON.items():
+        for value in ({"value": make()}, {"deep": [{"value": make()}]}):
+            await raises(NotJsonError, f"writing {name}", part.make, bench.store, key, value)
+            equal(await part.read(bench.store, key), None, f"the key after {name} was refused")
+
+
+@law_of_each("refuses-records-that-are-no-objects", parts=(SESSIONS, CHECKPOINTS), promise=6, methods=["write"])
+async def refuses_what_is_no_object(bench: Bench, part: Any) -> None:
+    """A record is a JSON object: lists, texts, numbers and null are refused, and so is a batch that is no list."""
+    records: list[Any] = [[], "text", 1, 1.5, True, None, (), {"a"}]
+    for bad in records:
+        what = f"appending a record of type {type(bad).__name__}"
+        await raises(NotJsonError, what, part.write, bench.store, "s1", [bad])
+    batches: list[Any] = [{"a": 1}, "text", None, 5, iter([{"a": 1}])]
+    for bad in batches:
+        await raises(
+            NotJsonError, f"appending a batch of type {type(bad).__name__}", part.write, bench.store, "s1", bad
+        )
+    equal(await part.read(bench.store, "s1"), None, "the key after the refusals")
+
+
+@law("sessions-refuses-bad-state", parts=[SESSIONS], promise=6, methods=["sessions.append"])
+async def refuses_bad_state(bench: Bench) -> None:
+    """A state is held to the same rules as a record, and a bad one writes nothing."""
+    sessions = bench.store.sessions
+    states: list[Any] = [[], "text", 1, {"n": float("nan")}, {1: "x"}, {"when": b"x"}]
+    for state in states:
+        await raises(NotJsonError, "an append with a bad state", sessions.append, "s1", [{"n": 1}], state=state)
+        equal(await sessions.load("s1"), None, "the session after its bad state was refused")
+
+
+@law("checkpoints-refuses-a-bad-head", parts=[CHECKPOINTS], promise=6, methods=["checkpoints.append"])
+async def refuses_bad_head(bench: Bench) -> None:
+    """A head is held to the same rules as an entry, and a bad one writes nothing."""
+    for extra in ({"n": float("nan")}, {"when": b"x"}, {"deep": {1: 2}}):
+        head = CheckpointHead("in-progress", extra=extra)
+        await raises(
+            NotJsonError,
+            "an append with a bad head",
+            bench.store.checkpoints.append,
+            "s1",
+            [{"n": 1}],
+            expected_version=0,
+            head=head,
+        )
+        equal(await bench.store.checkpoints.load("s1"), None, "the turn journal after its bad head was refused")
+
+
+@law("approvals-refuses-bad-edits", parts=[APPROVALS], promise=6, methods=["approvals.decide"])
+async def refuses_bad_edits(bench: Bench) -> None:
+    """Edited arguments are held to the same rules, and bad ones decide nothing."""
+    approvals = bench.store.approvals
+    asked = await approvals.create(request())
+    for bad in ({"n": float("inf")}, {"x": (1,)}, {1: 2}, [1]):
+        edited: Any = bad
+        await raises(
+            NotJsonError, "a decision with bad arguments", approvals.decide, asked.id, approved=True, arguments=edited
+        )
+        equal(await approvals.get(asked.id), asked, "the approval after bad arguments were refused")
+
+
+@law("sessions-refusal-names-the-place", parts=[SESSIONS], promise=6, methods=["sessions.append"])
+async def refusal_names_the_place(bench: Bench) -> None:
+    """A refusal names the place and the type of the offender, and never shows the value."""
+    good = {"n": 1}
+    bad = {"message": {"parts": [{"score": b"secret-value"}]}}
+    error = await raises(
+        NotJsonError, "an append with bytes in its third record", bench.store.sessions.append, "s1", [good, good, bad]
+    )
+    text = str(error)
+    equal(error.where, "records[2].message.parts[0].score", "the place that the refusal names")
+    holds("bytes" in text and error.where in text, f"the message names no place or no type: {text}")
+    holds("secret-value" not in text, f"the message shows the value: {text}")
+
+
+@law_of_each("record-over-the-limit-is-refused", promise=6, methods=["make"])
+async def record_over_the_limit(bench: Bench, part: Part) -> None:
+    """A record over the store's limit is refused with its size and writes nothing; one at the limit is stored."""
+    store = await bench.open(max_record=1000)
+    key = part.key("s1")
+    overhead = len('{"text":""}')
+    error = await raises(
+        RecordTooLargeError,
+        "a record of 1001 bytes where 1000 are allowed",
+        part.make,
+        store,
+        key,
+        {"text": "x" * (1001 - overhead)},
+    )
+    equal((error.size, error.limit), (1001, 1000), "the size and the limit that the error names")
+    equal(await part.read(store, key), None, "the key after the refusal")
+    await part.make(store, key, {"text": "x" * (1000 - overhead)})
+    seen = await part.read(store, key)
+    equal(seen and seen.values, ({"text": "x" * (1000 - overhead)},), "a record of 1000 bytes where 1000 are allowed")

@@ -1,0 +1,41 @@
+"""The laws as tests of pytest: one test id for each law and target.
+
+In a test module of a store's author::
+
+    from perdure_conformance.pytest_support import law_tests
+    from perdure_conformance.target import Target
+
+    test_law = law_tests(Target.from_url("mystore:{dir}/data"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from perdure_conformance.laws.register import Law, all_laws
+from perdure_conformance.runner import Outcome, run_law
+from perdure_conformance.target import Target
+
+
+def law_tests(*targets: Target, only: Iterable[str] | None = None) -> Callable[[Target, Law], None]:
+    """Return a test that pytest runs once for each law and target.
+
+    Args:
+        *targets: The stores under test.
+        only: The ids of the laws to try; `None`: all.
+    """
+    chosen = None if only is None else frozenset(only)
+    laws = [law for law in all_laws() if chosen is None or law.id in chosen]
+    cases = [pytest.param(target, law, id=f"{target.name}-{law.id}") for target in targets for law in laws]
+
+    @pytest.mark.parametrize(("target", "law"), cases)
+    def test_law(target: Target, law: Law) -> None:
+        verdict = run_law(target, law)
+        if verdict.outcome is Outcome.FAILED:
+            pytest.fail(str(verdict), pytrace=False)
+        if verdict.outcome is not Outcome.PASSED:
+            pytest.skip(f"{verdict.outcome}: {verdict.message}")
+
+    return test_law

@@ -1,0 +1,186 @@
+"""The runner: each law on a fresh event loop of its own, within a time of its own, without pytest."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import NotClaimedError, NotRunError
+from perdure_conformance.laws.register import Law, LawFunction, all_laws
+from perdure_conformance.target import Target
+
+GRACE = 10.0
+"""How much longer than its law a loop may live, in seconds, before it is given up."""
+
+
+class Outcome(StrEnum):
+    """What became of a law."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_CLAIMED = "not claimed"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one law on one target.
+
+    Attributes:
+        law: The law.
+        target: The target's name.
+        outcome: What became of it. Only a law that ran can pass.
+        message: What was expected and what came, or why it did not run; empty if it passed.
+        seconds: How long it took.
+    """
+
+    law: Law
+    target: str
+    outcome: Outcome
+    message: str
+    seconds: float
+
+    def __str__(self) -> str:
+        """Say it in one paragraph."""
+        if self.outcome is Outcome.PASSED:
+            return f"{self.law.id}: passed on {self.target}"
+        return f"{self.law.id}: {self.outcome} on {self.target}\n  law: {self.law.sentence}\n  {self.message}"
+
+
+def run_laws(
+    target: Target, only: Iterable[str] | None = None, *, seed: int | None = None, examples: int | None = None
+) -> list[Verdict]:
+    """Try the laws on a target, one after another.
+
+    Args:
+        target: The store under test.
+        only: The ids of the laws to try; `None`: all.
+        seed: For the laws that draw cases; `None`: the same cases each time.
+        examples: How many cases such a law draws; `None`: as many as it says.
+
+    Returns:
+        One verdict for each law tried.
+
+    Raises:
+        KeyError: An id of `only` names no law.
+    """
+    known = {law.id: law for law in all_laws()}
+    chosen = list(known.values()) if only is None else [known[name] for name in only]
+    return [run_law(target, law, seed=seed, examples=examples) for law in chosen]
+
+
+def all_held(verdicts: Sequence[Verdict]) -> bool:
+    """Whether at least one law ran, and each that ran passed. Nothing run is not a pass."""
+    ran = [verdict for verdict in verdicts if verdict.outcome in (Outcome.PASSED, Outcome.FAILED)]
+    return bool(ran) and all(verdict.outcome is Outcome.PASSED for verdict in ran)
+
+
+def run_law(target: Target, law: Law, *, seed: int | None = None, examples: int | None = None) -> Verdict:
+    """Try one law on a target, in a thread that is left behind if the store blocks it."""
+    began = time.perf_counter()
+    told: list[tuple[Outcome, str]] = []
+    with tempfile.TemporaryDirectory(prefix="perdure-laws-", ignore_cleanup_errors=True) as directory:
+        trial = _Trial(target, law, Path(directory), seed, examples or law.examples)
+        thread = threading.Thread(target=lambda: told.append(trial.run()), name=f"law {law.id}", daemon=True)
+        thread.start()
+        thread.join(law.timeout + GRACE)
+        if not told:
+            told.append((Outcome.FAILED, f"the store blocked its event loop for more than {law.timeout:g} seconds"))
+    outcome, message = told[0]
+    return Verdict(law, target.name, outcome, message, time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One law on one target."""
+
+    target: Target
+    law: Law
+    directory: Path
+    seed: int | None
+    examples: int
+
+    def run(self) -> tuple[Outcome, str]:
+        try:
+            with asyncio.Runner() as runner:
+                if self.law.cases is None:
+                    runner.run(self._with_bench(self.law.function))
+                else:
+                    runner.run(self._with_bench(_nothing))
+                    self._on_drawn_cases(runner)
+        except NotClaimedError as reason:
+            return Outcome.NOT_CLAIMED, str(reason)
+        except NotRunError as reason:
+            return Outcome.NOT_RUN, str(reason)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a store raises, a cancellation too, is a verdict
+            return Outcome.FAILED, self._explain(error)
+        return Outcome.PASSED, ""
+
+    async def _with_bench(self, function: LawFunction, *case: Any) -> None:
+        bench = Bench(self.target, self.directory)
+        limit = asyncio.timeout(self.law.timeout)
+        try:
+            async with limit:
+                await bench.start()
+                bench.demand(self.law.parts, self.law.needs)
+                await function(bench, *case)
+                await bench.close()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise AssertionError(f"the law did not end within {self.law.timeout:g} seconds: {_place(error)}") from error
+        finally:
+            async with asyncio.timeout(GRACE / 2):
+                await bench.finish()
+
+    def _on_drawn_cases(self, runner: asyncio.Runner) -> None:
+        assert self.law.cases is not None
+
+        @hypothesis.settings(
+            max_examples=self.examples,
+            derandomize=self.seed is None,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+            print_blob=False,
+        )
+        @hypothesis.given(self.law.cases())
+        def on_case(case: Any) -> None:
+            runner.run(self._with_bench(self.law.function, case))
+
+        if self.seed is not None:
+            on_case = hypothesis.seed(self.seed)(on_case)
+        on_case()
+
+    def _explain(self, error: BaseException) -> str:
+        notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+        text = str(error).strip()
+        if isinstance(error, AssertionError) and text:
+            return text + notes
+        return f"{type(error).__name__} escaped {_place(error)}: {text or 'without a message'}{notes}"
+
+
+async def _nothing(bench: Bench) -> None:
+    """Find out whether the store claims a law, before cases are drawn for it."""
+
+
+def _place(error: BaseException) -> str:
+    """Say where the law was when an error passed through it."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "perdure_conformance" in frame.filename]
+    lines = [frame for frame in frames if "laws" in Path(frame.filename).parts] or frames
+    return (
+        f"at `{lines[-1].line}` ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else "outside the laws"
+    )

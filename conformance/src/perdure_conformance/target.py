@@ -1,0 +1,89 @@
+"""What is tested: how to open the store at a place, and how another process opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from perdure.clock import Clock
+    from perdure_conformance.parts import Stores
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a law keeps its data.
+
+    Attributes:
+        name: A name that no other place has, of lower-case letters and digits.
+        directory: A directory of the place's own, removed when the law is over.
+        namespace: The tenant.
+        max_record: The limit of one record in bytes, or `None` for the store's own.
+    """
+
+    name: str
+    directory: Path
+    namespace: str = "default"
+    max_record: int | None = None
+
+
+Opener: TypeAlias = "Callable[[Place, Clock], Awaitable[Stores]]"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A store under test.
+
+    Attributes:
+        name: How reports call it.
+        opener: Opens the store at a place with a clock: empty the first time, the same data when it is asked again.
+        url: Returns what another process passes to `perdure.open_store` for a place; `None`: no process can.
+        reopens: Whether the opener finds the data of a place again while this process lives.
+        namespaces: Whether the opener heeds `Place.namespace`.
+        limits: Whether the opener heeds `Place.max_record`.
+        damage: Spoils what is stored at a closed place, beyond reading; `None`: the laws about damage are not run.
+    """
+
+    name: str
+    opener: Opener
+    url: Callable[[Place], str] | None = None
+    reopens: bool = True
+    namespaces: bool = True
+    limits: bool = True
+    damage: Callable[[Place], None] | None = None
+
+    @classmethod
+    def from_url(cls, url: str, *, name: str | None = None, damage: Callable[[Place], None] | None = None) -> Target:
+        """Make the target that a store URL names.
+
+        Args:
+            url: A store URL. `{dir}` in it becomes a fresh directory and `{place}` a fresh name for each place; a URL
+                with neither gets a fresh namespace for each place.
+            name: How reports call it; `None`: the scheme.
+            damage: Spoils what is stored at a closed place.
+        """
+
+        def locate(place: Place) -> str:
+            return _located(url, place)
+
+        async def opener(place: Place, clock: Clock) -> Stores:
+            import perdure
+
+            return await perdure.open_store(locate(place), clock=clock)
+
+        return cls(name or url.partition(":")[0], opener, url=locate, damage=damage)
+
+
+def _located(url: str, place: Place) -> str:
+    options = []
+    fresh = "{dir}" in url or "{place}" in url
+    namespace = place.namespace if fresh else f"{place.name}-{place.namespace}"
+    if namespace != "default":
+        options.append(f"namespace={namespace}")
+    if place.max_record is not None:
+        options.append(f"max_record={place.max_record}")
+    located = url.replace("{dir}", quote(str(place.directory))).replace("{place}", place.name)
+    return located + ("&" if "?" in located else "?") + "&".join(options) if options else located

@@ -1,0 +1,16 @@
+"""Every law on every store of ours, one test id for each."""
+
+from perdure_conformance.pytest_support import law_tests
+from perdure_conformance.target import Place, Target
+
+
+def spoil_database(place: Place) -> None:
+    """Overwrite a closed database with what is none."""
+    for file in place.directory.iterdir():
+        file.write_bytes(b"this is not a database" * 500)
+
+
+MEMORY = Target.from_url("memory:{place}")
+SQLITE = Target.from_url("sqlite:{dir}/x.db", damage=spoil_database)
+
+test_law = law_tests(MEMORY, SQLITE)
