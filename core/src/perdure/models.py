@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -83,9 +84,14 @@ class Model(Protocol):
 async def respond(model: Model, request: ModelRequest) -> ModelResponse:
     """Return a model's response to a request, its deltas left out."""
     response: ModelResponse | None = None
-    async for event in model.stream(request):
-        if isinstance(event, ModelResponse):
-            response = event
+    events = model.stream(request)
+    try:
+        async for event in events:
+            if isinstance(event, ModelResponse):
+                response = event
+    finally:
+        if isinstance(events, AsyncGenerator):  # one that was left early is closed here, not by the collector
+            await events.aclose()
     if response is None:
         raise ModelError(f"the model {model.name} ended its stream without a response")
     return response

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from perdure.contracts.store import draw_version
-from perdure.errors import OutcomeUnknownError, PerdureError, StoreUnavailableError, VersionConflictError
+from perdure.errors import OutcomeUnknownError, PerdureError, StoreError, StoreUnavailableError, VersionConflictError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -183,6 +183,7 @@ class OwnedJournal:
         self._queue = asyncio.Lock()
         self._renewed = ownership.clock.monotonic()
         self._lost = False
+        self._released = False
 
     @classmethod
     async def take(
@@ -247,7 +248,9 @@ class OwnedJournal:
         await uninterrupted(self._delete())
 
     async def give_up(self, entries: Sequence[Record] = (), *, at: datetime | None = None, **changes: Any) -> None:
-        """Append, and own it no longer."""
+        """Append, and own it no longer; one that was released already is left alone."""
+        if self._released:
+            return
         changes |= {"owner": None, "lease": None, "lease_expires_at": None}
         try:
             await self.append(entries, at=at, **changes)
@@ -256,6 +259,7 @@ class OwnedJournal:
 
     def forget(self) -> None:
         """Stop holding it without writing anything, so that this process may take it again at once."""
+        self._released = True
         self._ownership.process.held.discard(self.owner)
 
     def note(self, **changes: Any) -> None:
@@ -364,7 +368,7 @@ class OwnedJournal:
             except OwnershipLostError:
                 lost()
                 return
-            except (StoreUnavailableError, OutcomeUnknownError):
+            except StoreError:
                 continue  # the store is away; whoever needs the lease renews it before it acts
 
 

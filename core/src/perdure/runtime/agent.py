@@ -102,7 +102,7 @@ class Agent:
             InvalidIdError: The id breaks its rule.
             UnsupportedOperationError: The store lacks what the agent's tools need.
         """
-        return Session(self, self._store(store), uuid.uuid4().hex if session_id is None else session_id, scope)
+        return Session(self, self.store_of(store), uuid.uuid4().hex if session_id is None else session_id, scope)
 
     async def resume(self, session_id: str) -> TurnResult | None:
         """Finish the pending turn of a session; see `Session.resume`."""
@@ -110,7 +110,7 @@ class Agent:
 
     async def pending(self) -> list[PendingTurn]:
         """Return this agent's turns that have not ended, those that run right now included."""
-        store = self._store(None)
+        store = self.store_of(None)
         turns: list[PendingTurn] = []
         for status in TURN_STATUSES:
             cursor: str | None = None
@@ -134,7 +134,8 @@ class Agent:
                     break
         return turns
 
-    def _store(self, own: AgentStore | None) -> AgentStore:
+    def store_of(self, own: AgentStore | None) -> AgentStore:
+        """Return the store that a session uses: its own, or the agent's."""
         if own is not None:
             return self._usable(own)
         if self.store is None:
@@ -160,11 +161,11 @@ class AgentApprovals:
 
     async def list(self, **filters: Any) -> Page[Approval]:
         """List approvals; see `ApprovalStore.list`."""
-        return await self._agent._store(None).approvals.list(**filters)
+        return await self._agent.store_of(None).approvals.list(**filters)
 
     async def get(self, approval_id: str) -> Approval | None:
         """Return an approval, or `None`."""
-        return await self._agent._store(None).approvals.get(approval_id)
+        return await self._agent.store_of(None).approvals.get(approval_id)
 
     async def decide(
         self,
@@ -177,7 +178,7 @@ class AgentApprovals:
         at: datetime | None = None,
     ) -> Approval:
         """Store a decision; the turn goes on when somebody resumes it. See `AgentStore.decide`."""
-        return await self._agent._store(None).decide(
+        return await self._agent.store_of(None).decide(
             approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by, at=at
         )
 

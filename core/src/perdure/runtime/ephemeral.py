@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from perdure.bundle import AgentStore
 from perdure.contracts.checkpoints import CheckpointStore, SettledHead, StoredCheckpoint
 from perdure.contracts.records import Page
-from perdure.errors import UnsupportedOperationError, VersionConflictError
+from perdure.errors import VersionConflictError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -79,7 +79,14 @@ class EphemeralCheckpoints(CheckpointStore):
         cursor: str | None,
         limit: int,
     ) -> Page[StoredCheckpoint]:
-        raise UnsupportedOperationError("this bundle (it has no checkpoints)", "list")
+        # One page: what is held here are the turns of one process. Only the runtime lists, by status and agent.
+        return Page(
+            tuple(
+                StoredCheckpoint(key, turn.version, len(turn.entries), turn.head.data, turn.created_at, turn.updated_at)
+                for key, turn in sorted(self._turns.items(), key=lambda item: item[0])
+                if status in (None, turn.head.status) and agent in (None, turn.head.agent)
+            )
+        )
 
     def _expect(self, key: str, expected_version: int | None) -> _Turn | None:
         turn = self._turns.get(key)

@@ -210,11 +210,13 @@ class Runner:
     # --- a turn that is not ours any more ---
 
     async def _drop(self) -> str:
-        """Drop the aborted turn, unless somebody else has taken it."""
+        """Drop the aborted turn, unless it was saved just before, or somebody else has taken it."""
         found = await self.store.checkpoints.load(self.journal.key)
         self.journal.forget()
         if found is None or found.head.run_id != self.state.run_id or found.head.owner != self.journal.owner:
-            return ABORTED
+            await self.view.refresh()
+            saved = result_of(self.view.records, self.state.run_id)
+            return ABORTED if saved is None else saved.finish_reason
         with contextlib.suppress(VersionConflictError, OwnershipLostError):
             claim = await Claim.take(self.store, self.journal.key, found, "discarding")
             await claim.drop_turn()

@@ -270,13 +270,20 @@ class Session:
                 journal = await self._open(found, messages, input_id)
             except VersionConflictError:
                 continue  # somebody opened a turn meanwhile: finish it first, or say who runs it
-            except OutcomeUnknownError:
-                landed = await self._earlier(input_id)
-                if landed is None:
-                    raise
-                return landed
+            except OutcomeUnknownError as unknown:
+                return await self._landed(input_id, unknown)
             state = TurnState.of(journal.head.run_id or "", [self._input(messages, input_id)])
             return await Runner(self.agent, self.store, self._view, journal, state).run()
+
+    async def _landed(self, input_id: str, unknown: OutcomeUnknownError) -> TurnResult:
+        """Look for a turn whose opening may have been written; it is never opened a second time."""
+        try:
+            landed = await self._earlier(input_id)
+        except SessionBusyError:
+            raise unknown from None
+        if landed is None:
+            raise unknown
+        return landed
 
     async def _finished_first(self) -> Checkpoint | None:
         """Finish what is pending, and return the idle turn journal; `None` if there is none."""
