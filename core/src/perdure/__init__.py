@@ -1,14 +1,57 @@
-"""perdure keeps an agent's conversations alive: transcripts, the turn in progress, and human approvals."""
+"""perdure keeps an agent's conversations alive: transcripts, the turn in progress, and human approvals.
 
-from perdure.bundle import AgentStore
-from perdure.contracts.ids import safe_id
-from perdure.opening import open_store
-from perdure.ownership import Lease
-from perdure.runtime.agent import Agent, Limits
-from perdure.runtime.messages import Message, ToolCall, Usage
-from perdure.runtime.results import PendingTurn, TurnResult
-from perdure.runtime.session import Session
-from perdure.runtime.tools import Tool, ToolContext, tool
+The names below are loaded when they are first used, so that a plugin, which needs only `perdure.backend`, and a command
+line that only lists what is installed start fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.bundle import AgentStore
+    from perdure.contracts.ids import safe_id
+    from perdure.opening import open_store
+    from perdure.ownership import Lease
+    from perdure.prune import PruneReport
+    from perdure.runtime.agent import Agent, Limits
+    from perdure.runtime.messages import Message, ToolCall, Usage
+    from perdure.runtime.results import PendingTurn, TurnResult
+    from perdure.runtime.session import Session
+    from perdure.runtime.tools import Tool, ToolContext, tool
+
+_PLACES = {
+    "Agent": "runtime.agent",
+    "AgentStore": "bundle",
+    "Lease": "ownership",
+    "Limits": "runtime.agent",
+    "Message": "runtime.messages",
+    "PendingTurn": "runtime.results",
+    "PruneReport": "prune",
+    "Session": "runtime.session",
+    "Tool": "runtime.tools",
+    "ToolCall": "runtime.messages",
+    "ToolContext": "runtime.tools",
+    "TurnResult": "runtime.results",
+    "Usage": "runtime.messages",
+    "open_store": "opening",
+    "safe_id": "contracts.ids",
+    "tool": "runtime.tools",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 __all__ = [
     "Agent",
@@ -17,6 +60,7 @@ __all__ = [
     "Limits",
     "Message",
     "PendingTurn",
+    "PruneReport",
     "Session",
     "Tool",
     "ToolCall",
