@@ -68,19 +68,30 @@ class Process:
             return False
         if parts[3:5] == [str(self.pid), self.started]:
             return True  # of this very process, and no task holds it
-        return parts[3].isdigit() and _start_time(int(parts[3])) != parts[4]
+        return parts[3].isdigit() and _is_gone(int(parts[3]), parts[4])
+
+
+def _is_gone(pid: int, started: str) -> bool:
+    """Whether there is certainly no such process any more: none of this pid, a zombie, or one that started later."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # it is somebody else's
+    now = _start_time(pid)
+    return now != "" and now != started
 
 
 def _start_time(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty if there is none (a zombie counts as none)."""
+    """Return when a process started, in clock ticks since boot; `zombie` of one, and empty if it cannot be read."""
     try:
         # The second field is the program's name in parentheses, which may hold anything; the rest follows the last one.
-        state, *rest = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
-    except (OSError, ValueError):
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return ""
-    return "" if state in "ZX" else rest[18]
+    state, *rest = text.rpartition(")")[2].split()
+    return "zombie" if state in "ZX" else rest[18]
 
 
 def _read(path: str) -> str:
