@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiosqlite
-from perdure.backend import StoreClosedError, WrongLoopError
 
+from perdure.backend import StoreClosedError, WrongLoopError
 from perdure_sqlite.failures import failure, in_doubt
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Call:
 class Worker(sqlite3.Connection):
     """The connection as the thread sees it."""
 
-    def executemany(self, _sql: str, calls: Iterable[Any], /) -> sqlite3.Cursor:
+    def executemany(self, _sql: str, calls: Any, /) -> sqlite3.Cursor:
         """Run calls. aiosqlite offers no hop for several statements; this method is reached through its public API."""
         writes = []
         for call in calls:
@@ -82,6 +82,7 @@ class Worker(sqlite3.Connection):
             self._write(writes[0])
         elif writes:
             self._write_together(writes)
+        _answer(calls)
         return self.cursor()
 
     def _read(self, call: Call) -> None:
@@ -148,7 +149,8 @@ class Connection:
         self._waiting: list[Call] = []
         self._pump: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._driver = _driver(database)
+        self._opening = _Opening(database)
+        self._driver = _driver(self._opening)
         # Nobody is left to close it then: the thread is told to. At exit there is no need, a daemon just stops.
         self._forgotten = weakref.finalize(self, _stop, self._driver, os.getpid())
         self._forgotten.atexit = False
@@ -157,12 +159,25 @@ class Connection:
     async def open(cls, database: Database, title: str) -> Connection:
         """Connect, and return when the file is ready for use."""
         connection = cls(database, title)
+        opening = asyncio.get_running_loop().create_task(connection._open())
         try:
-            await connection._driver
-        except BaseException:
-            connection._forgotten.detach()  # aiosqlite has stopped the thread
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if not opening.cancel():
+                await connection.close()
             raise
         return connection
+
+    async def _open(self) -> None:
+        try:
+            await self._driver
+        except asyncio.CancelledError:
+            self._forgotten.detach()  # aiosqlite has told the thread to end
+            await self._opening.abandoned()
+            raise
+        if self._opening.error is not None:
+            await self.close()
+            raise self._opening.error
 
     async def read(self, operation: str, key: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run work that sees the data of one instant."""
@@ -214,8 +229,7 @@ class Connection:
             for call in calls:
                 call.fail(error, unknown=True)
         finally:
-            for call in calls:
-                call.deliver()
+            _deliver(calls)  # whoever the thread could not answer
 
     async def close(self) -> None:
         """Let the calls under way finish, refuse new ones, and release the file and the thread."""
@@ -236,17 +250,58 @@ class Connection:
         await self._driver.close()
 
 
-def _driver(database: Database) -> aiosqlite.Connection:
+def _answer(calls: Sequence[Call]) -> None:
+    """Answer callers from the thread: by the time that the loop has heard from aiosqlite, they have asked the next thing."""
+    if calls:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            calls[0].answer.get_loop().call_soon_threadsafe(_deliver, calls)
+
+
+def _deliver(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call.deliver()
+
+
+class _Opening:
+    """The factory of the connection, as aiosqlite calls it in its thread.
+
+    It keeps what goes wrong instead of raising it. When connecting raises or is cancelled, aiosqlite leaves its thread to
+    end on its own and to answer to a loop that may be closed by then, which would be a traceback.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.path = database.path
+        self._database = database
+        self._worker: Worker | None = None
+        self._thread: threading.Thread | None = None
+        self.error: Exception | None = None
+
+    def __call__(self, path: str, **options: Any) -> Worker:
+        self._thread = threading.current_thread()
+        try:
+            self._worker = self._database.connect(path, **options)
+        except Exception as error:  # noqa: BLE001 - whoever opens raises it
+            self.error = error
+            self._worker = Worker(":memory:", **options)
+        return self._worker
+
+    async def abandoned(self) -> None:
+        """Wait until the thread has ended, and close what it has opened."""
+        while self._thread is None or self._thread.is_alive():  # noqa: ASYNC110 - the end of a thread sets no event
+            await asyncio.sleep(0.001)
+        if self._worker is not None:
+            self._worker.close()
+
+
+def _driver(opening: _Opening) -> aiosqlite.Connection:
     """Make aiosqlite's connection and thread, neither started yet.
 
     A thread is a daemon if its maker is one, and aiosqlite's must be: a store that nobody closed would keep the
     interpreter from exiting.
     """
     made: list[aiosqlite.Connection] = []
-    maker = threading.Thread(
-        target=lambda: made.append(aiosqlite.connect(database.path, factory=database.connect, isolation_level=None)),
-        daemon=True,
-    )
+    options: dict[str, Any] = {"factory": opening, "isolation_level": None, "check_same_thread": False}
+    maker = threading.Thread(target=lambda: made.append(aiosqlite.connect(opening.path, **options)), daemon=True)
     maker.start()
     maker.join()
     return made[0]

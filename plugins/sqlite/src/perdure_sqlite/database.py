@@ -5,6 +5,7 @@ Everything here runs in the connection's thread, before anybody else has the con
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from perdure.backend import SchemaVersionError, StoreUnavailableError, UnsupportedOperationError, describe
-
 from perdure_sqlite.connection import Worker
 from perdure_sqlite.failures import BUSY, failure, primary_code
 
@@ -69,10 +69,10 @@ MIGRATIONS = (
 WRITE = _sql("write.sql")
 
 
-def file_system(directory: Path) -> str:
+def file_system(directory: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
     """Return the type of the file system that holds a directory, `""` where the system does not tell."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+        mounts = mountinfo.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return ""
     found, depth = "", -1
@@ -114,7 +114,7 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:  # a path with a NUL is a ValueError
             raise failure(error, operation="open", key=path, where=path) from error
         return connection
 
@@ -130,6 +130,8 @@ class Database:
             directory.mkdir(parents=True, exist_ok=True)
             kind = self.file_system(directory.resolve())
             present = Path(self.path).exists()
+            if present and not os.access(self.path, os.W_OK):
+                raise PermissionError("the file is read-only")
         except (OSError, ValueError) as error:
             raise StoreUnavailableError("open", self.path, describe(error)) from error
         if self.journal_mode == "wal" and kind in NETWORK_FILE_SYSTEMS:
@@ -163,6 +165,9 @@ class Database:
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         connection.execute("PRAGMA foreign_keys = on")
         connection.execute("PRAGMA temp_store = memory")
+        connection.execute(
+            "PRAGMA wal_autocheckpoint = 4000"
+        )  # 16 MB: a checkpoint waits for the disk, whatever its size
         connection.execute("PRAGMA secure_delete = fast")
         if connection.execute("PRAGMA user_version").fetchone()[0] < len(MIGRATIONS):
             self._migrate(connection)

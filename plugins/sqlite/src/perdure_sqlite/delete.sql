@@ -1,3 +1,3 @@
 DELETE FROM journal
-WHERE namespace = :namespace AND part = :part AND name = :name AND version = coalesce(:expected, version)
+WHERE namespace = ? AND part = ? AND name = ? AND version = coalesce(?, version)
 RETURNING version

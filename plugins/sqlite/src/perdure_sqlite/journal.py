@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,6 @@ from perdure.backend import (
     StoreCorruptedError,
     VersionConflictError,
 )
-
 from perdure_sqlite.connection import Connection
 from perdure_sqlite.database import MEMORY, Database, file_system
 
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
-CHANGE, DELETE, LOAD, SCAN = (
+CHANGE, CHANGE_ANY, DELETE, LOAD, SCAN = (
     files("perdure_sqlite").joinpath(name).read_text("utf-8")
-    for name in ("change.sql", "delete.sql", "load.sql", "scan.sql")
+    for name in ("change.sql", "change_any.sql", "delete.sql", "load.sql", "scan.sql")
 )
-VERSION = "SELECT version FROM journal WHERE namespace = :namespace AND part = :part AND name = :name"
+VERSION = "SELECT version FROM journal WHERE namespace = ? AND part = ? AND name = ?"
+REFUSED = ("SQLITE_CONSTRAINT_TRIGGER", "SQLITE_CONSTRAINT_UNIQUE")  # how write.sql says that a key is not as expected
 ITEMS = "SELECT data FROM item WHERE id >= ? AND id < ? ORDER BY id"
 
 # For each order: what comes behind a position, the order, and the condition on `updated_at`. Each is the order of an index;
@@ -113,8 +114,8 @@ class SqliteJournal(Journal):
                 return None
             place, rewritten, *rest = row
             info = _info(rest)
-            start = after if last is None else max(0, info.count - last)
-            stop = max(start, info.count if limit is None else min(info.count, start + limit))
+            start = min(after, info.count) if last is None else max(0, info.count - last)
+            stop = info.count if limit is None else min(info.count, start + limit)
             items = [data for (data,) in db.execute(ITEMS, (place + start, place + stop))] if start < stop else []
             if len(items) != stop - start:
                 raise StoreCorruptedError(
@@ -146,16 +147,13 @@ class SqliteJournal(Journal):
         limit: int,
     ) -> Sequence[JournalInfo]:
         """List heads in the order of an index."""
-        behind, ordered, earlier = ORDERS[order]
-        wanted = (
-            (SCAN, True),
-            (' AND "group" = :group', group is not None),
-            (" AND status = :status", status is not None),
-            (earlier, before is not None),
-            (behind, after is not None),
-            (f" ORDER BY {ordered} LIMIT :limit", True),
+        query = scan_query(
+            order,
+            group=group is not None,
+            status=status is not None,
+            before=before is not None,
+            after=after is not None,
         )
-        query = "".join(text for text, is_wanted in wanted if is_wanted)
         at, name = (None, None) if after is None else (_microseconds(after.at), after.id)
         parameters: dict[str, Any] = {
             "namespace": self.namespace,
@@ -174,52 +172,65 @@ class SqliteJournal(Journal):
             raise StoreClosedError(self.title)
         return self._connection
 
-    def _names(self, key: Key) -> dict[str, Any]:
-        return {"namespace": self.namespace, "part": key.part.value, "name": key.id}
+    def _names(self, key: Key) -> tuple[str, str, str]:
+        return self.namespace, key.part.value, key.id
 
     def _apply(self, db: sqlite3.Connection, operation: Operation) -> int:
         """Run one operation as one statement; a second one is needed only to say why nothing happened."""
         names, expected = self._names(operation.key), operation.expected_version
-        if isinstance(operation, Delete):
-            rows: Sequence[tuple[Any, ...]] = db.execute(DELETE, names | {"expected": expected}).fetchall()
-        else:
-            rows = _change(db, names | {"expected": expected}, operation)
-        if rows:
-            return int(rows[0][0])
+        done = _delete(db, names, expected) if isinstance(operation, Delete) else _change(db, names, operation)
+        if done is not None:
+            return done
         stored = db.execute(VERSION, names).fetchone()
         actual = 0 if stored is None else int(stored[0])
         if isinstance(operation, Delete) and actual == 0 and not expected:
             return 0
-        # An append refused at the very version that is there now: the key was deleted in between by another process.
+        # An append refused at the very version that is there now: another process deleted the key in between.
         known = not isinstance(operation, Append) or actual != expected
         raise VersionConflictError(operation.key.id, expected, actual if known else None)
 
 
-def _change(db: sqlite3.Connection, parameters: dict[str, Any], change: Append | Replace) -> Sequence[tuple[Any, ...]]:
-    """Append or replace; answer the row with the new version, or nothing if the key has another version."""
-    pieces, offset = [], 0
-    for item in change.items:
-        pieces.append(offset << 32 | len(item))
-        offset += len(item)
-    parameters |= {
-        "first_version": change.first_version
-        if isinstance(change, Append)
-        else 0,  # a replace of an absent key is refused
-        "keep": change.keep if isinstance(change, Replace) else None,
-        "group": change.head.group,
-        "status": change.head.status,
-        "data": change.head.data,
-        "at": _microseconds(change.at),
-        "added": len(pieces),
-        "pieces": f"[{','.join(map(str, pieces))}]",
-        "items": b"".join(change.items),
-    }
+def scan_query(order: str, *, group: bool, status: bool, before: bool, after: bool) -> str:
+    """Return the query of a listing with these conditions."""
+    behind, ordered, earlier = ORDERS[order]
+    conditions = (
+        ' AND "group" = :group' if group else "",
+        " AND status = :status" if status else "",
+        earlier if before else "",
+        behind if after else "",
+    )
+    return f"{SCAN}{''.join(conditions)} ORDER BY {ordered} LIMIT :limit"
+
+
+def _delete(db: sqlite3.Connection, names: tuple[str, str, str], expected: int | None) -> int | None:
+    """Delete a key; return the version removed, or nothing if there is no such key at the version."""
+    rows = db.execute(
+        DELETE, (*names, expected)
+    ).fetchall()  # all rows: a statement that is not finished does not commit
+    return int(rows[0][0]) if rows else None
+
+
+def _change(db: sqlite3.Connection, names: tuple[str, str, str], change: Append | Replace) -> int | None:
+    """Append or replace; return the new version, or nothing if the key is not as expected."""
+    expected, head, items = change.expected_version, change.head, change.items
+    first_version, keep = (change.first_version, None) if isinstance(change, Append) else (0, change.keep)
+    settings = (head.group, head.status, head.data, _microseconds(change.at))
+    content = (len(items), None, items[0]) if len(items) == 1 else (len(items), _pieces(items), b"".join(items))
+    row = (*names, expected, first_version, keep, *settings, *content)
     try:
-        return db.execute(CHANGE, parameters).fetchall()  # all of it: a statement that is not finished does not commit
+        if expected is None:
+            return int(db.execute(CHANGE_ANY, row).fetchall()[0][0])
+        db.execute(CHANGE, row)
     except sqlite3.IntegrityError as error:
-        if error.sqlite_errorname == "SQLITE_CONSTRAINT_TRIGGER":
-            return ()
+        if error.sqlite_errorname in REFUSED:
+            return None
         raise
+    return expected + 1 if expected else first_version
+
+
+def _pieces(items: Sequence[bytes]) -> str:
+    ends = accumulate(map(len, items))
+    return f"[{','.join(str((end - len(item)) << 32 | len(item)) for item, end in zip(items, ends, strict=True))}]"
 
 
 def _info(row: Sequence[Any]) -> JournalInfo:

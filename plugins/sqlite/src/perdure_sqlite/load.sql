@@ -1,3 +1,3 @@
 SELECT id << 32, rewritten, name, version, count, "group", status, data, created_at, updated_at
 FROM journal
-WHERE namespace = :namespace AND part = :part AND name = :name
+WHERE namespace = ? AND part = ? AND name = ?

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from perdure.backend import journal_hooks
 from pydantic import BaseModel, ConfigDict, Field
+
+from perdure.backend import journal_hooks
 
 PERDURE_CONTRACT = 1
 

@@ -15,15 +15,16 @@ CREATE TABLE journal (
     UNIQUE (namespace, part, name)
 ) STRICT;
 
--- Each order of a listing, with and without a filter, is the order of an index: a page costs what it returns.
+-- Each order of a listing, with and without a filter, is the order of an index: a page costs what it returns. A key without
+-- a group, or without a status, is in no index of them, and its appends do not pay for one.
 CREATE INDEX journal_created ON journal (namespace, part, created_at, name);
 CREATE INDEX journal_updated ON journal (namespace, part, updated_at, name);
-CREATE INDEX journal_group_name ON journal (namespace, part, "group", name);
-CREATE INDEX journal_group_created ON journal (namespace, part, "group", created_at, name);
-CREATE INDEX journal_group_updated ON journal (namespace, part, "group", updated_at, name);
-CREATE INDEX journal_status_name ON journal (namespace, part, status, name);
-CREATE INDEX journal_status_created ON journal (namespace, part, status, created_at, name);
-CREATE INDEX journal_status_updated ON journal (namespace, part, status, updated_at, name);
+CREATE INDEX group_name ON journal (namespace, part, "group", name) WHERE "group" IS NOT NULL;
+CREATE INDEX group_created ON journal (namespace, part, "group", created_at, name) WHERE "group" IS NOT NULL;
+CREATE INDEX group_updated ON journal (namespace, part, "group", updated_at, name) WHERE "group" IS NOT NULL;
+CREATE INDEX status_name ON journal (namespace, part, status, name) WHERE status IS NOT NULL;
+CREATE INDEX status_created ON journal (namespace, part, status, created_at, name) WHERE status IS NOT NULL;
+CREATE INDEX status_updated ON journal (namespace, part, status, updated_at, name) WHERE status IS NOT NULL;
 
 -- Item n of a key has the id `journal.id << 32 | n`: the items of a key lie side by side in one B-tree, and an append
 -- touches no second one.

@@ -1,0 +1,233 @@
+"""Which files are opened, which are refused, and that a refused one stays as it was."""
+
+# ruff: noqa: ASYNC240 - the tests look at small files, and nothing else runs meanwhile
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perdure.backend import (
+    Append,
+    Key,
+    Part,
+    SchemaVersionError,
+    StoreClosedError,
+    StoreCorruptedError,
+    StoreError,
+    StoreUnavailableError,
+    UnsupportedOperationError,
+)
+from perdure_sqlite import database
+from perdure_sqlite.journal import SqliteJournal
+
+pytestmark = pytest.mark.anyio
+
+Maker = Callable[..., Append]
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.parent.iterdir()}
+
+
+async def refused(path: Path, error: type[StoreError]) -> StoreError:
+    """Expect that a file is refused and that nothing in its directory has changed."""
+    before = content(path)
+    with pytest.raises(error) as caught:
+        await SqliteJournal(path, busy_timeout=0.1).open()
+    assert content(path) == before
+    assert str(path) in str(caught.value)
+    return caught.value
+
+
+def make(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+async def test_a_file_of_a_newer_release_is_not_touched(path: Path, journal: SqliteJournal) -> None:
+    await journal.close()
+    make(path, "PRAGMA user_version = 7")
+    error = await refused(path, SchemaVersionError)
+    assert isinstance(error, SchemaVersionError)
+    assert (error.found, error.supported) == (7, len(database.MIGRATIONS))
+
+
+async def test_a_newer_release_at_work_is_noticed(path: Path, journal: SqliteJournal) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA user_version = 7")  # still in the WAL, not in the header of the file
+        with pytest.raises(SchemaVersionError):
+            await SqliteJournal(path).open()
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+async def test_the_database_of_another_program_is_not_touched(path: Path, mode: str) -> None:
+    make(path, f"PRAGMA journal_mode = {mode}", "CREATE TABLE theirs (x)")
+    error = await refused(path, StoreUnavailableError)
+    assert not error.retryable
+
+
+async def test_what_is_no_database_is_not_touched(path: Path) -> None:
+    path.write_bytes(b"Dear diary, " * 1000)
+    await refused(path, StoreCorruptedError)
+
+
+async def test_an_empty_file_becomes_a_store(path: Path, append: Maker) -> None:
+    path.touch()
+    journal = SqliteJournal(path)
+    await journal.open()
+    assert await journal.write([append("s", b"1", first=4)]) == (4,)
+    await journal.close()
+
+
+async def test_a_damaged_page_is_reported_with_the_path(path: Path, journal: SqliteJournal, append: Maker) -> None:
+    await journal.write([append("s", *[b"x" * 900] * 200, first=1)])
+    await journal.close()
+    damaged = bytearray(path.read_bytes())
+    for page in range(4096 * 15, len(damaged), 4096):
+        damaged[page : page + 64] = b"\xa5" * 64
+    path.write_bytes(damaged)
+    again = SqliteJournal(path)
+    await again.open()
+    with pytest.raises(StoreCorruptedError) as caught:
+        await again.read(Key(Part.SESSIONS, "s"))
+    assert str(path) in str(caught.value)
+    await again.close()
+
+
+async def test_missing_items_are_never_a_shorter_list(path: Path, journal: SqliteJournal, append: Maker) -> None:
+    await journal.write([append("s", b"1", b"2", b"3", first=1)])
+    make(path, "DELETE FROM item WHERE data = x'32'")
+    with pytest.raises(StoreCorruptedError):
+        await journal.read(Key(Part.SESSIONS, "s"))
+
+
+async def test_the_directory_is_made(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "some" / "where" / "agent.db")
+    await journal.open()
+    await journal.close()
+    assert (tmp_path / "some" / "where" / "agent.db").exists()
+
+
+async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "agent.db", tmp_path / "nul\0", Path("/proc/agent.db")):
+        with pytest.raises(StoreUnavailableError) as caught:
+            await SqliteJournal(path).open()
+        assert str(path) in caught.value.key
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_directory_that_is_read_only_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreUnavailableError, match=str(tmp_path)):
+        await SqliteJournal(tmp_path / "agent.db").open()
+
+
+async def test_a_read_only_file_is_refused(path: Path, journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    await journal.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write whatever the mode says
+    await refused(path, StoreUnavailableError)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs"])
+async def test_wal_is_refused_on_a_network_file_system(
+    path: Path, journal: SqliteJournal, append: Maker, kind: str
+) -> None:
+    await journal.write([append("s", b"1", first=1)])  # so that there is a -wal and a -shm
+    before = content(path)
+    with pytest.raises(UnsupportedOperationError, match=r"journal_mode=delete") as caught:
+        await SqliteJournal(path, file_system=lambda _: kind).open()
+    assert kind in str(caught.value)
+    assert content(path) == before
+    await journal.close()
+    other = SqliteJournal(path, journal_mode="delete", file_system=lambda _: kind)
+    await other.open()
+    assert await other.write([append("s", b"2")]) == (2,)
+    assert [name for name in content(path) if name.endswith(("-wal", "-shm"))] == []
+    await other.close()
+
+
+def test_the_file_system_of_a_directory_is_that_of_its_mount(tmp_path: Path) -> None:
+    assert database.file_system(Path("/proc/self")) == "proc"
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        "23 22 0:50 / /mnt/a\\040b rw shared:2 master:1 - nfs4 server:/x rw\n"
+        "24 22 0:51 / /mnt rw - tmpfs tmpfs rw\n"
+        "25 24 0:52 / /mnt rw - fuse.sshfs host: rw\n"
+    )
+    kinds = {name: database.file_system(Path(name), mounts) for name in ("/", "/mnt/a b/c", "/mnt/a", "/mnt", "/mntx")}
+    assert kinds == {"/": "ext4", "/mnt/a b/c": "nfs4", "/mnt/a": "fuse.sshfs", "/mnt": "fuse.sshfs", "/mntx": "ext4"}
+    assert database.file_system(Path("/"), tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize("age", ["new", "old"])
+def test_eight_processes_open_one_file_at_once(
+    path: Path, together: Callable[..., list[str]], append: Maker, age: str
+) -> None:
+    rounds = 4
+    files = [path.with_name(f"agent.db{number}") for number in range(rounds)]
+    if age == "old":
+        for file in files:
+            asyncio.run(make_old(file, append("old", b"x")))
+    outputs = together(
+        """
+import perdure_sqlite.database as database
+database.MIGRATIONS += ("CREATE TABLE extra (x);\\nINSERT INTO extra VALUES (1);",)
+async def main(path):
+    journal = SqliteJournal(path)
+    await journal.open()
+    await journal.write([append(sys.argv[2], b"x")])
+    assert (await journal.read(Key(Part.SESSIONS, sys.argv[2]))).count == 1
+    await journal.close()
+for number in range(4):
+    ready()
+    asyncio.run(main(f"{PATH}{number}"))
+""",
+        rounds=rounds,
+    )
+    assert outputs == [""] * 8
+    for file in files:
+        with closing(sqlite3.connect(file)) as connection:
+            assert connection.execute("SELECT * FROM extra").fetchall() == [(1,)]
+            assert connection.execute("SELECT count(*) FROM journal").fetchone() == (8 + (age == "old"),)
+            assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+async def make_old(path: Path, operation: Append) -> None:
+    journal = SqliteJournal(path)
+    await journal.open()
+    await journal.write([operation])
+    await journal.close()
+
+
+async def test_a_failed_migration_leaves_the_old_schema(
+    path: Path, journal: SqliteJournal, append: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await journal.write([append("s", b"1", first=1)])
+    monkeypatch.setattr(
+        database, "MIGRATIONS", (*database.MIGRATIONS, "CREATE TABLE extra (x);\nSELECT * FROM nothing;")
+    )
+    with pytest.raises(StoreUnavailableError, match="nothing"):
+        await SqliteJournal(path).open()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'extra'").fetchone() == (0,)
+    assert await journal.write([append("s", b"2")]) == (2,)
+
+
+async def test_a_closed_journal_stays_closed(journal: SqliteJournal, append: Maker) -> None:
+    await journal.close()
+    await journal.close()
+    with pytest.raises(StoreClosedError):
+        await journal.read(Key(Part.SESSIONS, "s"))
+    with pytest.raises(StoreClosedError):
+        await journal.write([append("s")])
+    with pytest.raises(StoreClosedError):
+        await journal.open()
