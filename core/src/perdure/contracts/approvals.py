@@ -447,16 +447,18 @@ class ApprovalStore(Store):
         for name, allowed in (("kind", KINDS), ("status", APPROVAL_STATUSES), ("on_expiry", ON_EXPIRY)):
             if getattr(approval, name) not in allowed:
                 raise InvalidArgumentError(f"approval.{name}", f"must be one of {', '.join(allowed)}")
-        if approval.decided != (approval.decision is not None):
-            raise InvalidArgumentError("approval.decision", "goes with a status other than pending, and only with it")
-        check.check_time(approval.created_at, "approval.created_at")
-        check.check_optional_time(approval.expires_at, "approval.expires_at")
         check.encode_object(approval.arguments, "approval.arguments", self.max_record)
         check.encode_object(approval.metadata, "approval.metadata", self.max_record)
         digest = hash_arguments(approval.arguments)
         if approval.arguments_sha256 not in ("", digest):
             raise InvalidArgumentError("approval.arguments_sha256", "is not the hash of the arguments")
-        settled = replace(approval, arguments_sha256=digest)
+        settled = replace(
+            approval,
+            arguments_sha256=digest,
+            created_at=check.check_time(approval.created_at, "approval.created_at"),
+            expires_at=check.check_optional_time(approval.expires_at, "approval.expires_at"),
+            decision=_settle_copied(approval),
+        )
         return Approval.decode(settled.encode(), draw_version(), "approval")
 
     @final
@@ -510,6 +512,20 @@ class ApprovalStore(Store):
         if stored is None:
             raise ApprovalNotFoundError(wanted.id)
         return stored
+
+
+def _settle_copied(approval: Approval) -> Decision | None:
+    """Check the decision that comes with a request (a copy of one decided elsewhere)."""
+    decision = approval.decision
+    if approval.decided != (decision is not None):
+        raise InvalidArgumentError("approval.decision", "goes with a status other than pending, and only with it")
+    if decision is None:
+        return None
+    if not isinstance(decision, Decision):
+        raise InvalidArgumentError("approval.decision", f"must be a Decision, not {type(decision).__name__}")
+    if decision.approved is not (approval.status == APPROVED):
+        raise InvalidArgumentError("approval.decision.approved", f"contradicts the status {approval.status}")
+    return replace(decision, decided_at=check.check_time(decision.decided_at, "approval.decision.decided_at"))
 
 
 def _denied_by_time(approval: Approval, now: datetime) -> Approval:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -396,13 +396,14 @@ class CheckpointStore(Store):
         if head.status not in STATUSES:
             raise InvalidArgumentError("head.status", f"must be one of {', '.join(STATUSES)}")
         agent = check.check_text(head.agent, "head.agent")
-        check.check_optional_time(head.lease_expires_at, "head.lease_expires_at")
+        until = check.check_optional_time(head.lease_expires_at, "head.lease_expires_at")
         conversation = conversation_of(key)
         if head.session_id is not None and check_session_id(head.session_id) != key:
             raise InvalidIdError("session id", head.session_id, f"the head of {key} names its own session, or none")
         if head.run_id is not None and conversation_of(check_run_id(head.run_id)) != conversation:
             raise InvalidIdError("run id", head.run_id, f"a run of {key} begins with {conversation} and a dot")
-        return SettledHead(check.encode_object(to_record(head), "head", self.max_record), head.status, agent)
+        record = to_record(replace(head, lease_expires_at=until))
+        return SettledHead(check.encode_object(record, "head", self.max_record), head.status, agent)
 
     @final
     async def _appending(

@@ -272,7 +272,7 @@ class JournalApprovals(ApprovalStore):
             if stored is not None:
                 return stored
             try:
-                version = await self._put(approval, 0)
+                version = await self._put(approval, 0, approval.created_at)
             except VersionConflictError:
                 continue
             return _versioned(approval, version)
@@ -287,13 +287,12 @@ class JournalApprovals(ApprovalStore):
             if stored is None or stored.status != PENDING:
                 return stored
             try:
-                version = await self._put(approval, stored.version)
+                version = await self._put(approval, stored.version, _touched_at(approval))
             except VersionConflictError:
                 continue
             return _versioned(approval, version)
 
-    async def _put(self, approval: Approval, expected_version: int) -> int:
-        at = approval.decision.decided_at if approval.decision else approval.created_at
+    async def _put(self, approval: Approval, expected_version: int, at: datetime) -> int:
         head = Head(group=conversation_of(approval.id), status=approval.status, data=approval.encode())
         key = Key(Part.APPROVALS, approval.id)
         return (await self.journal.write((Append(key, (), head, expected_version, at, approval.version),)))[0]
@@ -327,7 +326,9 @@ class JournalApprovals(ApprovalStore):
                 if len(items) == limit:
                     return Page(tuple(items), write_position(after, "created"))
                 approval = _approval(info)
-                if session_id in (None, approval.session_id) and run_id in (None, approval.run_id):
+                # The journal has a decided copy at its creation, so it may come here though it was decided later.
+                in_time = before is None or _touched_at(approval) < before
+                if in_time and session_id in (None, approval.session_id) and run_id in (None, approval.run_id):
                     items.append(approval)
                 after = Position(info.created_at, info.id)
             if len(infos) <= limit:
@@ -339,6 +340,10 @@ class JournalApprovals(ApprovalStore):
 
 def _head(head: SettledHead) -> Head:
     return Head(group=head.agent, status=head.status, data=head.data)
+
+
+def _touched_at(approval: Approval) -> datetime:
+    return approval.decision.decided_at if approval.decision else approval.created_at
 
 
 def _approval(info: JournalInfo) -> Approval:
