@@ -66,6 +66,7 @@ class Runner:
         self._lost = False
         self._committing = False
         self._waiting_for: tuple[str, ...] = ()
+        self._saved: TurnResult | None = None
 
     @classmethod
     async def resume(
@@ -228,7 +229,8 @@ class Runner:
         await self.view.refresh()
         result = result_of(self.view.records, run_id)
         if result is not None:
-            self.state.finish_reason = result.finish_reason
+            # Whoever took the turn over may have gone further than this task has seen: the transcript says what it came to.
+            self._saved = result
             return result.finish_reason
         found = await self.store.checkpoints.load(key)
         if found is not None and found.head.run_id == run_id and found.head.status in TURN_STATUSES:
@@ -257,6 +259,8 @@ class Runner:
                             await self.store.approvals.cancel(approval_id, reason="the turn was dropped")
 
     def _result(self, reason: str) -> TurnResult:
+        if self._saved is not None:
+            return self._saved
         messages = tuple(self.state.messages)
         return TurnResult(
             text=text_of(messages),
