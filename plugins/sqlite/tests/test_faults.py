@@ -80,7 +80,9 @@ async def test_a_group_that_fails_leaves_no_lock(
 ) -> None:
     failed = fail(word, code)
     answers = await asyncio.gather(
-        *(journal.write([append(name, b"1", expected=0)]) for name in "abc"),
+        journal.write([append("a", b"1", expected=0)]),
+        journal.write([append("b", b"1", expected=0)]),
+        journal.write([append("c", b"1", expected=0), append("e", b"1", expected=0)]),
         journal.write([append("d", b"1", expected=5)]),
         return_exceptions=True,
     )
@@ -265,11 +267,15 @@ def test_what_was_acknowledged_survives_the_death_of_the_writer(
             file.unlink()
         writer = start(STORM)
         assert writer.stdout is not None
-        seen = [writer.stdout.readline() for _ in range(20 + 37 * kill % 200)]
+        assert writer.stderr is not None
+        acknowledged = [writer.stdout.readline() for _ in range(20 + 37 * kill % 200)]
         os.kill(writer.pid, signal.SIGKILL)
-        rest, error = writer.communicate(timeout=30)
-        assert error == ""
-        acknowledged = ["".join(seen) + rest][0].splitlines()
+        acknowledged += writer.stdout.read().splitlines()
+        assert writer.stderr.read() == ""
+        writer.wait()
+        for pipe in (writer.stdin, writer.stdout, writer.stderr):
+            assert pipe is not None
+            pipe.close()
         for task in range(4):
             numbers = [line.split()[1] for line in acknowledged if line.startswith(f"s{task} ")]
             items = asyncio.run(load(path, f"s{task}"))

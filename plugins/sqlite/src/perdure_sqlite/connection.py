@@ -6,7 +6,6 @@ one transaction (group commit). Each call is answered after the commit has retur
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import os
@@ -42,6 +41,7 @@ class Call:
         answer: Where the caller waits.
         result: What the work returned.
         error: Why the call failed.
+        ended: Whether `result` and `error` stand: the thread is done with the call, and what it wrote is committed.
     """
 
     operation: str
@@ -52,6 +52,7 @@ class Call:
     answer: asyncio.Future[Any]
     result: Any = None
     error: Exception | None = None
+    ended: bool = False
 
     def fail(self, error: Exception, *, unknown: bool = False) -> None:
         """Keep the contract's error for what was raised; `unknown`: the call may have written all the same."""
@@ -82,6 +83,8 @@ class Worker(sqlite3.Connection):
             self._write(writes[0])
         elif writes:
             self._write_together(writes)
+        for call in calls:
+            call.ended = True
         _answer(calls)
         return self.cursor()
 
@@ -118,15 +121,19 @@ class Worker(sqlite3.Connection):
 
     def _write_member(self, call: Call) -> None:
         """Run one call of a group; if it is refused, take back what it did and leave the others alone."""
-        self.execute("SAVEPOINT member")
+        several = call.statements > 1  # a single statement that fails takes itself back
+        if several:
+            self.execute("SAVEPOINT member")
         try:
             call.result = call.work(self)
         except Exception as error:
             if not self.in_transaction:  # SQLite gave up the whole transaction: the disk is full or fails
                 raise
-            self.execute("ROLLBACK TO member")
+            if several:
+                self.execute("ROLLBACK TO member")
             call.fail(error)
-        self.execute("RELEASE member")
+        if several:
+            self.execute("RELEASE member")
 
     def _fail_all(self, calls: Iterable[Call], error: Exception, *, unknown: bool) -> None:
         for call in calls:  # a refusal rested on what the others had written, so it falls with them
@@ -213,7 +220,7 @@ class Connection:
         finally:
             self._pump = None
             for call in self._waiting:  # only when somebody cancels every task of the loop
-                call.fail(StoreClosedError(self._title))
+                call.fail(RuntimeError("the event loop is shutting down"))
                 call.deliver()
             self._waiting = []
 
@@ -225,11 +232,12 @@ class Connection:
             # with a traceback; the thread takes one thing after another, so when it has taken this one it has answered.
             await self._driver.executemany("", [])
             raise
-        except Exception as error:  # noqa: BLE001 - it is the callers'
-            for call in calls:
-                call.fail(error, unknown=True)
         finally:
-            _deliver(calls)  # whoever the thread could not answer
+            for call in calls:
+                if not call.ended:
+                    call.fail(RuntimeError("the thread gave no answer"), unknown=call.statements > 0)
+                call.deliver()
+            calls.clear()  # the thread remembers what it did last, and through it would keep a forgotten store alive
 
     async def close(self) -> None:
         """Let the calls under way finish, refuse new ones, and release the file and the thread."""
@@ -310,9 +318,8 @@ def _driver(opening: _Opening) -> aiosqlite.Connection:
 def _stop(driver: aiosqlite.Connection, pid: int) -> None:
     """Tell a forgotten connection's thread to close it and to end.
 
-    From a bare thread, because this may run inside of the garbage collector, where no lock may be taken, and because
-    aiosqlite would answer to the loop that happens to run here.
+    From a thread of its own, where no loop runs: aiosqlite would answer to the one that happens to run here.
     """
     if pid == os.getpid():
         with contextlib.suppress(RuntimeError):  # the interpreter is going down and starts no thread
-            _thread.start_new_thread(driver.stop, ())
+            threading.Thread(target=driver.stop, daemon=True).start()
