@@ -1,19 +1,26 @@
 """The demo, run as a user runs it, and made to fail."""
 
+import asyncio
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
-import textwrap
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from rich.console import Console
 
-from perdure.cli.demo_checks import Story, checks
+import perdure
+from perdure.cli.demo import demo, show_checks
+from perdure.cli.demo_checks import Check, Story, checks
 from perdure.cli.demo_reading import Reading, Report
 
 EFFECTS = ("stock reserved", "card charged", "money transferred")
@@ -28,6 +35,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # what was read of TMPDIR before
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
@@ -56,11 +64,16 @@ def test_every_effect_happens_once_and_nothing_is_left_behind(elsewhere: Path) -
     assert _files(elsewhere) == ["cwd", "tmp"]
 
 
-def test_the_story_is_told_by_what_the_processes_read(elsewhere: Path) -> None:
-    ran = _demo("--json")
-    assert ran.returncode == 0
+def test_it_runs_on_a_store_of_ones_own_and_touches_nothing_there(elsewhere: Path) -> None:
+    url = f"sqlite:{elsewhere}/mine.db"
+    assert asyncio.run(_sessions_of(url, write=True)) == ["order-1"]
+    ran = _demo("--store", url, "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert asyncio.run(_sessions_of(url)) == ["order-1"]
+    assert _files(elsewhere / "tmp") == []
+
     told = json.loads(ran.stdout)
-    assert [check["holds"] for check in told["checks"]] == [True] * len(told["checks"])
+    assert all(check["holds"] for check in told["checks"])
     story = told["story"]
     pids = [story[name]["pid"] for name in ("started", "resumed", "answered", "pruned")]
     assert len(set(pids)) == 4
@@ -74,43 +87,19 @@ def test_the_story_is_told_by_what_the_processes_read(elsewhere: Path) -> None:
     assert story["resumed"]["found"] == story["started"]["left"]
 
 
-def test_it_runs_on_a_store_of_ones_own_and_leaves_it_as_it_was(elsewhere: Path) -> None:
-    url = f"sqlite:{elsewhere}/mine.db"
-    theirs = f"""
-import asyncio, datetime, sys
-import perdure
-
-async def main():
-    async with perdure.open_store({url!r}) as store:
-        if sys.argv[1] == "write":
-            long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-            await store.sessions.append("order-1", [{{"role": "user"}}], at=long_ago)
-        print([info.session_id for info in (await store.sessions.list()).items])
-
-asyncio.run(main())
-"""
-    look = [sys.executable, "-c", theirs]
-    subprocess.run([*look, "write"], check=True, capture_output=True, timeout=60)
-    ran = _demo("--store", url)
-    assert ran.returncode == 0, ran.stderr
-    seen = subprocess.run([*look, "read"], check=True, capture_output=True, text=True, timeout=60)
-    assert seen.stdout.strip() == "['order-1']"
-    assert _files(elsewhere / "tmp") == []
+async def _sessions_of(url: str, *, write: bool = False) -> list[str]:
+    """Return the sessions of a store, after making one that prune would find old."""
+    async with perdure.open_store(url) as store:
+        if write:
+            await store.sessions.append("order-1", [{"role": "user"}], at=datetime(2020, 1, 1, tzinfo=UTC))
+        return [info.session_id for info in (await store.sessions.list()).items]
 
 
-def test_keep_leaves_the_store_with_the_conversation(elsewhere: Path) -> None:
-    ran = _demo("--keep")
-    assert ran.returncode == 0
-    (folder,) = (elsewhere / "tmp").iterdir()
-    assert {"agent.db", "bank.db", "stock.jsonl"} <= {path.name for path in folder.iterdir()}
-    assert str(folder) in ran.stdout
-
-
-def test_a_terminal_gets_colour_and_a_narrow_one_gets_every_word(elsewhere: Path) -> None:
+def test_a_narrow_terminal_gets_colour_and_keep_leaves_the_conversation(elsewhere: Path) -> None:
     main, terminal = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "44"}
     with subprocess.Popen(
-        COMMAND, stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.PIPE, env=environment
+        [*COMMAND, "--keep"], stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.PIPE, env=environment
     ) as process:
         os.close(terminal)
         shown = b""
@@ -121,6 +110,11 @@ def test_a_terminal_gets_colour_and_a_narrow_one_gets_every_word(elsewhere: Path
     text = shown.decode()
     assert "\x1b[1;32mAll" in text
     assert "SIGKILL" in text
+    (folder,) = (elsewhere / "tmp").iterdir()
+    assert {"agent.db", "bank.db", "stock.jsonl"} <= {path.name for path in folder.iterdir()}
+    assert str(folder) in text
+    (namespace,) = set(re.findall(r"namespace=demo-[0-9a-f]+", text))
+    assert asyncio.run(_sessions_of(f"sqlite:{folder}/agent.db?{namespace}")) == ["order-7"]
 
 
 def _read(terminal: int) -> bytes:
@@ -140,77 +134,82 @@ def _read(terminal: int) -> bytes:
         ("agent.db", "has no scheme"),
     ],
 )
-def test_a_store_that_cannot_carry_it_is_refused(elsewhere: Path, store: str, reason: str) -> None:
-    ran = _demo("--store", store)
-    assert ran.returncode == 2
-    assert reason in ran.stderr
-    assert "secret-word" not in ran.stdout + ran.stderr
+def test_a_store_that_cannot_carry_it_is_refused(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], store: str, reason: str
+) -> None:
+    with pytest.raises(typer.Exit) as exit_:
+        demo(store)
+    assert exit_.value.exit_code == 2
+    said = capsys.readouterr()
+    assert reason in said.err
+    assert "secret-word" not in said.out + said.err
     assert _files(elsewhere) == ["cwd", "tmp"]
 
 
-SABOTAGE = {
-    "the bank ignores the key": (
-        "shop.charge = lambda self, key, *rest: charge(self, key + str(os.getpid()), *rest)",
-        "card charged exactly once",
-    ),
-    "a resume repeats the reservation": (
-        "worker.resume = repeat; worker.STEPS['resume'] = repeat",
-        "stock reserved exactly once",
-    ),
-    "the approved call runs twice": (
-        "shop.transfer = lambda self, *rest: (transfer(self, *rest), transfer(self, *rest))",
-        "money transferred exactly once",
-    ),
-    "prune takes all": (
-        "worker.WEEK = datetime.timedelta(0)",
-        "prune removed what is old, and no more",
-    ),
-}
+SABOTEUR = """
+import datetime, os
+from perdure.cli import demo_worker
+from perdure.cli.demo_tools import Shop
+
+charge, transfer, resume = Shop.charge, Shop.transfer, demo_worker.resume
+
+def charge_without_looking_at_the_key(shop, key, *rest):
+    charge(shop, key + str(os.getpid()), *rest)
+
+def transfer_twice(shop, *rest):
+    transfer(shop, *rest)
+    transfer(shop, *rest)
+
+async def reserve_again_and_resume(job, shop):
+    shop.reserve("lamp", 2)
+    await resume(job, shop)
+
+Shop.charge = charge_without_looking_at_the_key
+Shop.transfer = transfer_twice
+demo_worker.STEPS["resume"] = reserve_again_and_resume
+demo_worker.WEEK = datetime.timedelta(0)
+demo_worker.main()
+"""
 
 
-@pytest.mark.parametrize(("change", "claim"), SABOTAGE.values(), ids=SABOTAGE)
-def test_what_goes_wrong_is_seen(elsewhere: Path, change: str, claim: str) -> None:
-    """Each change is made in the processes of the demo, by a worker that differs from the real one."""
-    worker = elsewhere / "worker.py"
-    worker.write_text(
-        textwrap.dedent(
-            f"""
-            import datetime, os
-            import perdure.cli.demo_worker as worker
-            from perdure.cli.demo_tools import Shop as shop
-
-            charge, transfer, resume = shop.charge, shop.transfer, worker.resume
-
-            async def repeat(job, shop):
-                shop.reserve("lamp", 2)
-                await resume(job, shop)
-
-            {change}
-            worker.main()
-            """
-        )
-    )
-    command = f"""
+def _with_worker(*arguments: str) -> tuple[str, ...]:
+    """Return the demo with other processes than its own."""
+    patched = f"""
 import sys
 from perdure.cli import demo_processes, main
-demo_processes.WORKER = (sys.executable, {str(worker)!r})
+demo_processes.WORKER = (sys.executable, *{arguments!r})
 main()
 """
-    ran = _demo(command=(sys.executable, "-c", command, "demo"))
+    return (sys.executable, "-P", "-c", patched, "demo")
+
+
+def test_what_really_goes_wrong_in_the_processes_is_seen(elsewhere: Path) -> None:
+    saboteur = elsewhere / "saboteur.py"
+    saboteur.write_text(SABOTEUR, encoding="utf-8")
+    ran = _demo("--json", command=_with_worker(str(saboteur)))
     assert ran.returncode == 1, ran.stderr
-    failed = [line for line in ran.stdout.splitlines() if "FAILED" in line]
-    assert [line.strip().startswith(claim[:20]) for line in failed].count(True) == 1
-    assert "checks failed" in ran.stdout
+    failed = [check["claim"] for check in json.loads(ran.stdout)["checks"] if not check["holds"]]
+    assert failed == [
+        "stock reserved exactly once",
+        "card charged exactly once",
+        "money transferred exactly once",
+        "prune's dry run removed nothing",
+        "prune removed what is old, and no more",
+    ]
+
+
+def test_a_failed_check_is_shown_in_red(capsys: pytest.CaptureFixture[str]) -> None:
+    show_checks(
+        [Check("a claim", "a reading", holds=False)],
+        Console(force_terminal=True, color_system="standard", highlight=False),
+    )
+    shown = capsys.readouterr().out
+    assert "FAILED" in shown
+    assert "\x1b[1;31m1 of 1 checks failed." in shown
 
 
 def test_a_process_that_fails_shows_its_error(elsewhere: Path) -> None:
-    command = """
-import sys
-from perdure.cli import demo_processes, main
-demo_processes.WORKER = (sys.executable, "-c", "raise SystemExit('the worker is ill')")
-main()
-"""
-    ran = _demo(command=(sys.executable, "-c", command, "demo"))
+    ran = _demo(command=_with_worker("-c", "raise SystemExit('the worker is ill')"))
     assert ran.returncode == 1
     assert "the worker is ill" in ran.stderr
     assert _files(elsewhere) == ["cwd", "tmp"]

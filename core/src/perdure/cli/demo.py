@@ -117,7 +117,7 @@ async def _show(url: str, directory: Path, console: Console, *, keep: bool, as_j
     results = checks(story)
     if as_json:
         print(json.dumps({"story": asdict(story), "checks": [asdict(check) for check in results]}, indent=2))
-    _show_checks(results, console)
+    show_checks(results, console)
     return all(check.holds for check in results)
 
 
@@ -181,7 +181,8 @@ def _named(sessions: Sequence[str]) -> str:
     return ", ".join(sessions) or "nothing"
 
 
-def _show_checks(results: Sequence[Check], console: Console) -> None:
+def show_checks(results: Sequence[Check], console: Console) -> None:
+    """Show what must hold, what was read, and whether all is well."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left")
     table.add_column("what must hold", overflow="fold")
     table.add_column("what was read", overflow="fold")
