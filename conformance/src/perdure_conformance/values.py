@@ -169,12 +169,12 @@ def json_values() -> SearchStrategy[Any]:
     )
 
 
-def json_objects() -> SearchStrategy[dict[str, Any]]:
-    """Return a strategy of JSON objects."""
+def lists_of_objects() -> SearchStrategy[list[dict[str, Any]]]:
+    """Return a strategy of lists of JSON objects, to be written one by one."""
     from hypothesis import strategies as st
 
     text = st.text(st.characters(exclude_categories=()), max_size=8).filter(_no_split_pair)
-    return st.dictionaries(text, json_values(), max_size=4)
+    return st.lists(st.dictionaries(text, json_values(), max_size=4), min_size=3, max_size=8)
 
 
 def _container(value: object) -> bool:

@@ -1,0 +1,88 @@
+"""Promise 11: isolation. No method of one namespace reads, lists, changes or removes another's keys."""
+
+from __future__ import annotations
+
+from perdure.errors import InvalidIdError, StoreURLError, VersionConflictError
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import broken, equal, raises
+from perdure_conformance.laws.register import law_of_each
+from perdure_conformance.parts import LISTS, Part, Stores, WritablePart
+
+NAMESPACES = ("default", "a", "ab", "a_", "a-", "A", "a-b", "b", "aa", "n" * 48)
+"""Tenants whose names resemble one another, or are the beginning of one another."""
+
+
+async def tenants(bench: Bench) -> dict[str, Stores]:
+    """Open a store for each namespace, all at one place."""
+    await bench.close()
+    return {name: await bench.open(bench.place, namespace=name) for name in NAMESPACES}
+
+
+@law_of_each("namespaces-share-no-key", promise=11, methods=["make"])
+async def namespaces_share_no_key(bench: Bench, part: Part) -> None:
+    """The same key is another one in each namespace, absent in all where it was not written."""
+    stores = await tenants(bench)
+    key = part.key("s1")
+    for name, store in stores.items():
+        equal(await part.read(store, key), None, f"the key in namespace {name}, which did not write it yet")
+        await part.make(store, key, {"of": name})
+    for name, store in stores.items():
+        seen = await part.read(store, key)
+        equal(seen and seen.values, ({"of": name},), f"the key in namespace {name}")
+
+
+@law_of_each("namespaces-list-their-own", needs=("list",), promise=11, methods=["list"])
+async def namespaces_list_their_own(bench: Bench, part: Part) -> None:
+    """A namespace lists its own keys and no other's."""
+    stores = await tenants(bench)
+    for name, store in stores.items():
+        for number in range(2):
+            await part.make(store, part.key(f"of-{name}-{number}"))
+    for name, store in stores.items():
+        expected = sorted(part.key(f"of-{name}-{number}") for number in range(2))
+        equal(sorted(await part.ids(store, limit=1)), expected, f"the listing of namespace {name}")
+
+
+@law_of_each("namespaces-delete-their-own", needs=("delete",), promise=11, methods=["delete"])
+async def namespaces_delete_their_own(bench: Bench, part: Part) -> None:
+    """A delete in one namespace leaves the same key of every other."""
+    stores = await tenants(bench)
+    key = part.key("s1")
+    for name, store in stores.items():
+        await part.make(store, key, {"of": name})
+    left = dict(stores)
+    for gone, store in stores.items():
+        equal(await part.delete(store, key), True, f"the delete in namespace {gone}")
+        del left[gone]
+        for name, other in left.items():
+            seen = await part.read(other, key)
+            equal(seen and seen.values, ({"of": name},), f"the key in namespace {name} after a delete in {gone}")
+
+
+@law_of_each("namespaces-write-their-own", parts=LISTS, promise=11, methods=["write"])
+async def namespaces_write_their_own(bench: Bench, part: WritablePart) -> None:
+    """A version of one namespace is worth nothing in another, and a write in one changes no other."""
+    stores = await tenants(bench)
+    versions = {name: await part.make(store, "s1", {"of": name}) for name, store in stores.items()}
+    await raises(
+        VersionConflictError,
+        "an append to namespace ab at the version of namespace a",
+        part.write,
+        *(stores["ab"], "s1", [{"n": 1}]),
+        expected_version=versions["a"],
+    )
+    await part.write(stores["a"], "s1", [{"more": 1}], expected_version=versions["a"])
+    for name, store in stores.items():
+        expected = [{"of": name}, {"more": 1}] if name == "a" else [{"of": name}]
+        equal(await part.values(store, "s1"), expected, f"the key in namespace {name} after a write in a")
+
+
+@law_of_each("bad-namespaces-are-refused", promise=11)
+async def bad_namespaces_are_refused(bench: Bench, part: Part) -> None:
+    """A namespace that breaks its rule is refused when the store is opened."""
+    for bad in ("a/b", "..", "a b", "n" * 65, "a:b", "%00"):
+        try:
+            await bench.open(bench.another_place(), namespace=bad)
+        except (InvalidIdError, StoreURLError):
+            continue
+        raise broken(f"opening the namespace {bad!r}: expected InvalidIdError or StoreURLError, but it was opened")

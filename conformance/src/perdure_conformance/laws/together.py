@@ -1,0 +1,84 @@
+"""The capability `atomic`: a session and its turn journal are written in one step."""
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure.contracts.checkpoints import CheckpointHead, CheckpointReplace
+from perdure.contracts.sessions import SessionAppend
+from perdure.errors import NotJsonError, UnsupportedOperationError, VersionConflictError
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import NotClaimedError, equal, holds, raises
+from perdure_conformance.laws.cancellation import STEPS, cancelled
+from perdure_conformance.laws.register import law
+from perdure_conformance.parts import CHECKPOINTS, SESSIONS
+
+IDLE = CheckpointHead("idle")
+BOTH = (SESSIONS, CHECKPOINTS)
+
+
+async def opened(bench: Bench, key: str = "s1") -> tuple[int, int]:
+    """Make a session with a turn in progress, and return both versions."""
+    return await SESSIONS.make(bench.store, key), await CHECKPOINTS.write(bench.store, key, [{"n": 1}, {"n": 2}])
+
+
+@law("atomic-write-writes-both", parts=BOTH, needs=("atomic",), promise=3)
+async def atomic_write_writes_both(bench: Bench) -> None:
+    """Closing a turn appends to the transcript and empties the turn journal, each version one higher."""
+    session, journal = await opened(bench)
+    versions = await bench.store.write(
+        SessionAppend("s1", [{"turn": 1}, {"turn": 2}], session, {"title": "t"}),
+        CheckpointReplace("s1", [], IDLE, journal),
+    )
+    equal(versions, (session + 1, journal + 1), "the versions that the write answers")
+    found = await bench.store.sessions.load("s1")
+    equal(found and (found.version, found.count, found.state), (session + 1, 3, {"title": "t"}), "the session")
+    turn = await bench.store.checkpoints.load("s1")
+    equal(turn and (turn.version, list(turn.entries), turn.head), (journal + 1, [], IDLE), "the turn journal")
+
+
+@law("atomic-write-is-all-or-none", parts=BOTH, needs=("atomic",), promise=3)
+async def atomic_write_is_all_or_none(bench: Bench) -> None:
+    """When one of the two has another version, or something in it is not JSON, neither is written."""
+    session, journal = await opened(bench)
+    before = [await part.read(bench.store, "s1") for part in BOTH]
+    good, bad = SessionAppend("s1", [{"turn": 1}], session), SessionAppend("s1", [{"turn": 1}], session + 1)
+    for append, version in ((good, journal + 1), (bad, journal), (bad, journal + 1), (good, 0)):
+        close = CheckpointReplace("s1", [], IDLE, version)
+        error = await raises(
+            VersionConflictError, "a write of both at a wrong version", bench.store.write, append, close
+        )
+        equal(error.key, "s1", "the key that the conflict names")
+        equal(
+            [await part.read(bench.store, "s1") for part in BOTH], before, "session and turn journal after the conflict"
+        )
+    nan = SessionAppend("s1", [{"turn": float("nan")}], session)
+    close = CheckpointReplace("s1", [], IDLE, journal)
+    await raises(NotJsonError, "a write of both with a NaN", bench.store.write, nan, close)
+    equal([await part.read(bench.store, "s1") for part in BOTH], before, "session and turn journal after the refusal")
+
+
+@law("atomic-write-is-seen-whole", parts=BOTH, needs=("atomic",), promise=3)
+async def atomic_write_is_seen_whole(bench: Bench) -> None:
+    """A write of both that is cancelled, whenever that is, changed both or neither."""
+    for steps in STEPS:
+        key = f"s{steps}"
+        session, journal = await opened(bench, key)
+        append = SessionAppend(key, [{"turn": 1}], session)
+        await cancelled(bench.store.write(append, CheckpointReplace(key, [], IDLE, journal)), steps)
+        await asyncio.sleep(0)
+        seen = [await part.read(bench.store, key) for part in BOTH]
+        moved = [one.version - was for one, was in zip(seen, (session, journal), strict=True) if one is not None]
+        holds(moved in ([0, 0], [1, 1]), f"versions moved by {moved} when the write was cancelled after {steps} steps")
+
+
+@law("undeclared-atomic-write-refuses", parts=BOTH, promise=3)
+async def undeclared_atomic_write_refuses(bench: Bench) -> None:
+    """A bundle whose stores do not declare `atomic` refuses to write both at once, and writes neither."""
+    if all(bench.capabilities(part.name).atomic for part in BOTH):
+        raise NotClaimedError("the store declares atomic")
+    session, journal = await opened(bench)
+    append, close = SessionAppend("s1", [{"n": 3}], session), CheckpointReplace("s1", [], IDLE, journal)
+    before = [await part.read(bench.store, "s1") for part in BOTH]
+    await raises(UnsupportedOperationError, "a write of both, which is not declared", bench.store.write, append, close)
+    equal([await part.read(bench.store, "s1") for part in BOTH], before, "session and turn journal after the refusal")
