@@ -105,11 +105,14 @@ class _Maker:
 
     def __init__(self) -> None:
         self._resources = Resources()
+        self._plugins: dict[str, plugins.Plugin] = {}  # finding one looks at every installed distribution
         self._stores: list[Store] = []
 
     def make(self, part: str, text: str) -> Store | None:
         url = StoreURL.parse(text)
-        plugin = plugins.load(url.scheme)
+        plugin = self._plugins.get(url.scheme)
+        if plugin is None:
+            plugin = self._plugins[url.scheme] = plugins.load(url.scheme)
         url = plugin.check(url)
         store = plugin.make(part, url, self._resources)
         if store is not None:
