@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
 from perdure.contracts.ids import check_session_id
@@ -36,12 +36,22 @@ ABSENT: Final = "absent"
 
 
 class Claim:
-    """A claim on a conversation that this task holds."""
+    """A claim on a conversation that this task holds, as a context manager.
 
-    def __init__(self, store: AgentStore, journal: OwnedJournal, note: Record) -> None:
+    Left by an error, it stays in the journal for whoever comes next, this process included, to finish or to undo.
+    """
+
+    def __init__(self, store: AgentStore, journal: OwnedJournal, note: Record, *, over: bool) -> None:
         self.store = store
         self.journal = journal
         self.note: Record = note
+        self._over = over
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.journal.forget()
 
     @classmethod
     async def take(
@@ -71,7 +81,7 @@ class Claim:
         journal = await OwnedJournal.take(
             store.ownership, store.checkpoints, key, found, lambda _: [note], lambda _: head, at=at
         )
-        return cls(store, journal, note)
+        return cls(store, journal, note, over=earlier is not None)
 
     async def prove(self, session: Transcript | None) -> None:
         """Prove that the claim is ours before a write to the session at the version read."""
@@ -84,6 +94,8 @@ class Claim:
 
     async def let_go(self, *, at: datetime | None = None) -> None:
         """Release the claim with nothing done: put the noted status back."""
+        if self._over:
+            await self._refuse_sleeper()
         was = self.note["was"]
         if was == ABSENT:
             await self.journal.delete()
@@ -91,6 +103,14 @@ class Claim:
             await self.journal.give_up([self.note | {"action": "released"}], at=at, status=was)
         else:
             await self.journal.replace([], idle_head(self.journal.head), at=at)
+
+    async def _refuse_sleeper(self) -> None:
+        """Move the session's version, so that the late write of whoever slept on an earlier claim is refused."""
+        while (session := await _session(self.store, self.journal.key)) is not None:
+            await self.prove(session)
+            with contextlib.suppress(VersionConflictError):
+                await self.store.sessions.append(session.session_id, [], expected_version=session.version)
+                return
 
     async def drop_turn(self) -> None:
         """Cancel the turn's approvals and close the journal."""
@@ -173,29 +193,27 @@ def busy(found: Checkpoint) -> SessionBusyError:
 async def _finish(store: AgentStore, found: Checkpoint) -> None:
     """Finish a claim whose owner is gone, or undo it where it cannot be finished."""
     named = (_last_claim(found) or {}).get("session_version")
-    claim = await Claim.take(store, found.key, found, found.head.status)
-    session = await _session(store, found.key)
     status = found.head.status
-    if status == "discarding":
-        await claim.drop_turn()
-    elif status == "deleting":
-        await claim.delete()
-    elif status == "clearing" and session is not None and session.version == named:
-        await claim.clear()
-    elif status == "clearing" and session is not None and session.rewritten == (named or 0) + 1:
-        await claim.drop_turn()  # it was emptied; only the release is left
-    else:
-        await _bump(claim)
-        await claim.let_go()
+    with await Claim.take(store, found.key, found, status) as claim:
+        session = await _session(store, found.key)
+        if status == "discarding":
+            await claim.drop_turn()
+        elif status == "deleting":
+            await claim.delete()
+        elif status == "clearing" and session is not None and session.version == named:
+            await claim.clear()
+        elif status == "clearing" and session is not None and session.rewritten == (named or 0) + 1:
+            await claim.drop_turn()  # it was emptied; only the release is left
+        else:
+            await claim.let_go()
 
 
-async def _bump(claim: Claim) -> None:
-    """Move the session's version, so that the late write of whoever slept on the claim is refused."""
-    while (session := await _session(claim.store, claim.journal.key)) is not None:
-        await claim.prove(session)
-        with contextlib.suppress(VersionConflictError):
-            await claim.store.sessions.append(session.session_id, [], expected_version=session.version)
-            return
+def open_status(found: Checkpoint | None) -> str:
+    """Return the status of the turn in a journal, also behind a claim; `idle` if none is open, or none for long."""
+    if found is None or found.head.status in ("discarding", "deleting"):
+        return IDLE
+    claim = _last_claim(found)
+    return str(claim["was"]) if claim else found.head.status
 
 
 def _last_claim(found: Checkpoint | None) -> Record | None:
@@ -264,8 +282,8 @@ async def delete_session(store: AgentStore, session_id: str, *, force: bool = Fa
         if found is None and not approvals and await _session(store, session_id) is None:
             return False
         try:
-            claim = await Claim.take(store, session_id, found, "deleting")
-            await claim.delete()
+            with await Claim.take(store, session_id, found, "deleting") as claim:
+                await claim.delete()
         except VersionConflictError:
             continue  # somebody was first; only a live owner refuses
         except OwnershipLostError as error:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.contracts.checkpoints import FINISHED, IDLE, TURN_STATUSES
+from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.contracts.ids import conversation_of
-from perdure.conversation import Claim, approvals_of, settle
-from perdure.errors import InvalidArgumentError, SessionBusyError, VersionConflictError
+from perdure.conversation import Claim, approvals_of, open_status
+from perdure.errors import InvalidArgumentError, VersionConflictError
 from perdure.ownership import OwnershipLostError
 
 if TYPE_CHECKING:
@@ -121,17 +121,13 @@ class _Pruning:
 
     async def _consider(self, key: str) -> None:
         """Remove one conversation if all of it is old and nothing keeps it."""
-        try:
-            journal = await (self.store.checkpoints.load(key) if self.dry_run else settle(self.store, key))
-        except SessionBusyError:
-            self.kept[key] = _LIVE
-            return
+        journal = await self.store.checkpoints.load(key)
         seen = await self._look(key, journal)
         if self._young(seen):
             return
         if journal is not None and self.store.ownership.is_live(journal):
             self.kept[key] = _LIVE
-        elif self._waits(seen, IDLE if journal is None else journal.head.status):
+        elif self._waits(seen, open_status(journal)):
             self.kept[key] = _WAITS
         elif self.dry_run:
             self._report(seen)
@@ -143,13 +139,14 @@ class _Pruning:
         # The claim is written at an old instant, so that it does not itself make the conversation look younger.
         at = max(seen.ages(), default=self.cutoff)
         try:
-            claim = await Claim.take(self.store, seen.key, seen.journal, "deleting", at=at)
-            again = await self._look(seen.key, await self.store.checkpoints.load(seen.key))
-            if self._young(again) or self._waits(again, claim.note["was"]):
-                await claim.let_go(at=at)
-                self.kept[seen.key] = _MOVED
-                return
-            await claim.delete()
+            with await Claim.take(self.store, seen.key, seen.journal, "deleting", at=at) as claim:
+                again = await self._look(seen.key, await self.store.checkpoints.load(seen.key))
+                begun = seen.journal is not None and seen.journal.head.status == "deleting"
+                if not begun and (self._young(again) or self._waits(again, open_status(seen.journal))):
+                    await claim.let_go(at=at)
+                    self.kept[seen.key] = _MOVED
+                    return
+                await claim.delete()
         except (VersionConflictError, OwnershipLostError):
             self.kept[seen.key] = _MOVED
         else:

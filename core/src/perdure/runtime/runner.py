@@ -15,7 +15,6 @@ from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
     OutcomeUnknownError,
-    PerdureError,
     SessionBusyError,
     SessionConflictError,
     SessionDeletedError,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from perdure.runtime.messages import Message
     from perdure.runtime.transcript import TranscriptView
 
-inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("perdure_inside", default=frozenset())
+inside: ContextVar[frozenset[Runner]] = ContextVar("perdure_inside", default=frozenset())
 """The turns that the current task runs in: a tool that calls its own session would wait for itself."""
 
 
@@ -85,12 +84,15 @@ class Runner:
         """Run the turn to its end, or up to where it waits for decisions."""
         key = self.journal.key
         self.store.ownership.running[key] = self
-        within = inside.set(inside.get() | {(id(self.store.ownership), key)})
+        within = inside.set(inside.get() | {self})
         try:
             while True:
                 reason = await self._drive()
-                if reason != AWAITING or not await self._decided_meanwhile():
-                    return self._result(reason)
+                if reason == AWAITING and await self._decided_meanwhile() and not self._aborted:
+                    continue
+                if reason == AWAITING and self._aborted:
+                    reason = await self._drop()
+                return self._result(reason)
         finally:
             inside.reset(within)
             if self.store.ownership.running.get(key) is self:
@@ -150,8 +152,7 @@ class Runner:
                 await self._give_up()
             raise
         except Exception as error:
-            failed = not getattr(error, "retryable", not isinstance(error, PerdureError))
-            await self._give_up(last_error=describe(error), failed=failed)
+            await self._give_up(last_error=describe(error), failed=not _may_pass(error))
             raise
         return self.state.finish_reason
 
@@ -214,12 +215,15 @@ class Runner:
         """Drop the aborted turn, unless it was saved just before, or somebody else has taken it."""
         found = await self.store.checkpoints.load(self.journal.key)
         self.journal.forget()
-        if found is None or found.head.run_id != self.state.run_id or found.head.owner != self.journal.owner:
+        ours = found is not None and found.head.owner in (None, self.journal.owner)
+        if found is None or not ours or found.head.run_id != self.state.run_id:
             await self.view.refresh()
             saved = result_of(self.view.records, self.state.run_id)
             return ABORTED if saved is None else saved.finish_reason
-        with contextlib.suppress(VersionConflictError, OwnershipLostError):
-            claim = await Claim.take(self.store, self.journal.key, found, "discarding")
+        with (
+            contextlib.suppress(VersionConflictError, OwnershipLostError),
+            await Claim.take(self.store, self.journal.key, found, "discarding") as claim,
+        ):
             await claim.drop_turn()
         return ABORTED
 
@@ -277,8 +281,15 @@ def _resumed(head: CheckpointHead) -> CheckpointHead:
         head,
         status=FINISHED if head.status == FINISHED else IN_PROGRESS,
         attempts=head.attempts + 1,
+        failed=False,
         approval_ids=[],
     )
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same turn may succeed when it is tried again: an exception that does not say otherwise may."""
+    # After a write of unknown outcome its caller must look at what is stored, which is what resuming a turn does.
+    return bool(getattr(error, "retryable", True)) or isinstance(error, OutcomeUnknownError)
 
 
 def _caller_is_cancelled() -> bool:

@@ -17,7 +17,7 @@ from perdure.contracts.checkpoints import (
     READY,
     CheckpointHead,
 )
-from perdure.contracts.ids import check_session_id
+from perdure.contracts.ids import check_run_id, check_session_id
 from perdure.contracts.records import check_text, encode_records
 from perdure.conversation import Claim, busy, settle, undecided
 from perdure.errors import (
@@ -25,6 +25,7 @@ from perdure.errors import (
     ApprovalOrphanedError,
     InvalidArgumentError,
     OutcomeUnknownError,
+    PerdureError,
     SessionAwaitingApprovalError,
     SessionBusyError,
     SessionConflictError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
+    from perdure.contracts.sessions import Transcript
     from perdure.runtime.agent import Agent
 
 REMEMBERED_TURNS: Final = 100
@@ -131,8 +133,9 @@ class Session:
         async with self._served():
             while (found := await self._pending()) is not None:
                 await self._require_decided(found)
-                with contextlib.suppress(VersionConflictError):  # somebody was first: look again
-                    return await self._resume(found, rebase=rebase)
+                result = await self._resume(found, rebase=rebase)
+                if result is not None:
+                    return result
             return None
 
     async def pending(self) -> PendingTurn | None:
@@ -151,6 +154,7 @@ class Session:
 
     async def result(self, run_id: str) -> TurnResult | None:
         """Return the result of a turn of this session that is in the transcript, or `None`."""
+        check_run_id(run_id)
         await self._view.refresh()
         return result_of(self._view.records, run_id)
 
@@ -163,17 +167,25 @@ class Session:
         Returns:
             Whether a turn was dropped.
         """
+        unsaved: str | None = None
         async with self._served():
             while True:
                 found = await self._pending(force=force)
                 if found is None:
                     return False
-                if found.head.status == FINISHED and await self._saved(found):
-                    return False
+                if found.head.status == FINISHED and found.head.run_id != unsaved:
+                    try:
+                        if await self._resume(found) is not None:
+                            return False
+                    except PerdureError as error:
+                        if error.retryable or isinstance(error, OutcomeUnknownError):
+                            raise
+                        unsaved = found.head.run_id  # it can never be saved: drop it
+                    continue  # the attempt has written to it, and somebody else may have come: look again
                 # Somebody else may be first, or finish our claim for us: look again.
                 with contextlib.suppress(VersionConflictError, OwnershipLostError):
-                    claim = await Claim.take(self.store, self.id, await self._reread(found), "discarding")
-                    await claim.drop_turn()
+                    with await Claim.take(self.store, self.id, found, "discarding") as claim:
+                        await claim.drop_turn()
                     return True
 
     async def abort(self) -> bool:
@@ -208,8 +220,8 @@ class Session:
                 if found is None and await self.store.sessions.load(self.id, limit=0) is None:
                     return
                 with contextlib.suppress(VersionConflictError, OwnershipLostError):
-                    claim = await Claim.take(self.store, self.id, found, "clearing")
-                    await claim.clear()
+                    with await Claim.take(self.store, self.id, found, "clearing") as claim:
+                        await claim.clear()
                     await self._view.refresh()
                     return
 
@@ -224,6 +236,7 @@ class Session:
         """
         while True:
             found = await self.store.sessions.load(self.id, limit=0)
+            self._require_scope(found)
             changed = function({} if found is None else found.state)
             new = await changed if inspect.isawaitable(changed) else changed
             expected = 0 if found is None else found.version
@@ -248,14 +261,15 @@ class Session:
                 if left or self.store.ownership.is_live(found):
                     state = TurnState.of(run_id, found.entries)
                     return TurnResult("", AWAITING, tuple(state.messages), state.usage, run_id, left)
-                with contextlib.suppress(VersionConflictError):
-                    return await self._resume(found)
+                result = await self._resume(found)
+                if result is not None:
+                    return result
 
     # --- one call at a time ---
 
     @contextlib.asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
-        if (id(self.store.ownership), self.id) in inside.get():
+        if self.store.ownership.running.get(self.id) in inside.get():
             raise SessionBusyError(self.id, "the turn that makes this call")
         async with self.store.ownership.lock(self.id):
             yield
@@ -291,6 +305,8 @@ class Session:
             found = await self._settled()
             if found is None or found.head.status == IDLE:
                 return found
+            if self.scope is not None:
+                self._require_scope(await self.store.sessions.load(self.id, limit=0))
             self._require_own(found)
             if found.head.failed and found.head.status != FINISHED:
                 raise TurnFailedError(
@@ -300,10 +316,9 @@ class Session:
             await self._finish(found)
 
     async def _finish(self, found: Checkpoint) -> None:
-        with contextlib.suppress(VersionConflictError):
-            result = await self._resume(found)
-            if result.finish_reason == AWAITING:
-                raise SessionAwaitingApprovalError(self.id, result.approval_ids)
+        result = await self._resume(found)
+        if result is not None and result.finish_reason == AWAITING:
+            raise SessionAwaitingApprovalError(self.id, result.approval_ids)
 
     async def _create(self) -> None:
         """Create the session if it is absent, before its turn journal is opened: a commit never creates one."""
@@ -311,7 +326,10 @@ class Session:
         if found is None:
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.append(self.id, [], expected_version=0, scope=self.scope)
-        elif self.scope is not None and found.scope != self.scope:
+        self._require_scope(found)
+
+    def _require_scope(self, found: Transcript | None) -> None:
+        if found is not None and self.scope is not None and found.scope != self.scope:
             raise InvalidArgumentError("scope", f"cannot change: session {self.id} was created for another one")
 
     async def _open(self, found: Checkpoint | None, messages: Sequence[Record], input_id: str) -> OwnedJournal:
@@ -340,8 +358,9 @@ class Session:
         if found is not None and any(item.get("input_id") == input_id for item in found.entries):
             self._require_own(found)
             await self._require_decided(found)
-            with contextlib.suppress(VersionConflictError):
-                return await self._resume(found)
+            result = await self._resume(found)
+            if result is not None:
+                return result
         await self._view.refresh()
         runs: dict[Any, None] = {}
         for record in reversed(self._view.records):
@@ -380,18 +399,18 @@ class Session:
             return None if found.head.status == IDLE else _described(found)
 
     async def _saved(self, found: Checkpoint) -> bool:
-        """Save a finished turn; False if other records came in."""
+        """Save a finished turn; False if it cannot be, since other records came in."""
         try:
-            await self._resume(found)
-        except (SessionConflictError, VersionConflictError):
+            return await self._resume(found) is not None
+        except SessionConflictError:
             return False
-        return True
 
-    async def _reread(self, found: Checkpoint) -> Checkpoint | None:
-        return await self.store.checkpoints.load(self.id) if found.head.status == FINISHED else found
-
-    async def _resume(self, found: Checkpoint, *, rebase: bool = False) -> TurnResult:
-        runner = await Runner.resume(self.agent, self.store, self._view, found, rebase=rebase)
+    async def _resume(self, found: Checkpoint, *, rebase: bool = False) -> TurnResult | None:
+        """Take a turn over and run it; `None` if somebody else was first, and the journal must be read again."""
+        try:
+            runner = await Runner.resume(self.agent, self.store, self._view, found, rebase=rebase)
+        except VersionConflictError:
+            return None
         return await runner.run()
 
     async def _require_decided(self, found: Checkpoint) -> None:

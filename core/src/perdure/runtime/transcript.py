@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from perdure.runtime.messages import Message, Usage, messages_of
@@ -23,9 +24,14 @@ class TranscriptView:
         self.head: Transcript | None = None
         self.records: list[Record] = []
         self.messages: list[Message] = []
+        self._reading = asyncio.Lock()
 
     async def refresh(self) -> Transcript | None:
         """Read what is new, or all of it when it was rewritten; return the head, `None` if there is no session."""
+        async with self._reading:  # two that read the same news would both take it in
+            return await self._refresh()
+
+    async def _refresh(self) -> Transcript | None:
         known = self.head
         if known is not None:
             new = await self.sessions.load(self.session_id, after=len(self.records))
