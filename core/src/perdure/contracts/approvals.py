@@ -182,7 +182,18 @@ class ApprovalStore(Store):
         Concurrent: Of several creators one stores; all get the same approval.
         Retry: Safe.
         Cancelled: Stored whole or not at all.
-        Laws: {create}
+        Laws: approvals-any-json-comes-back, approvals-bad-requests-are-refused, approvals-booleans-are-not-numbers,
+            approvals-cancelled-call-holds-no-lock, approvals-cancelled-create-is-whole-or-absent,
+            approvals-confusable-ids-stay-apart, approvals-create-again-gives-the-stored,
+            approvals-create-takes-a-decided-one, approvals-create-with-other-arguments-conflicts,
+            approvals-deep-nesting-comes-back, approvals-emptiness-comes-back, approvals-every-field-comes-back,
+            approvals-first-version-is-drawn, approvals-floats-come-back, approvals-given-hash-is-checked,
+            approvals-hash-tells-arguments-apart, approvals-ids-of-one-run-stay-apart, approvals-input-is-not-kept,
+            approvals-integers-come-back, approvals-keys-come-back, approvals-long-text-comes-back,
+            approvals-namespaces-share-no-key, approvals-one-of-many-creates, approvals-record-over-the-limit-is-refused,
+            approvals-refused-write-creates-nothing, approvals-refuses-what-is-not-json,
+            approvals-snapshot-is-taken-at-the-call, approvals-survives-reopening, approvals-text-comes-back,
+            approvals-times-come-back-in-utc, approvals-version-is-at-least-one, approvals-version-never-repeats
         """
         return self._creating(self._settle_request(approval))
 
@@ -206,7 +217,10 @@ class ApprovalStore(Store):
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: {get}
+        Laws: approvals-absent-is-none, approvals-answers-stay-with-their-calls, approvals-bad-ids-are-refused,
+            approvals-closed-store-refuses, approvals-damage-is-neither-absent-nor-empty, approvals-fresh-place-is-empty,
+            approvals-other-loop-is-refused, approvals-output-is-new-each-time, approvals-reading-consumes-nothing,
+            approvals-reading-creates-nothing, approvals-second-handle-is-never-stale
         """
         check_approval_id(approval_id)
         return await self._reading("get", approval_id, self._get, approval_id)
@@ -249,7 +263,13 @@ class ApprovalStore(Store):
         Concurrent: Of any number of callers exactly one decides.
         Retry: Safe.
         Cancelled: Decided or not; never half.
-        Laws: {decide}
+        Laws: approvals-bad-decisions-are-refused, approvals-cancelled-decide-is-whole-or-absent,
+            approvals-decidable-until-expiry, approvals-decided-once, approvals-decision-adds-one,
+            approvals-decision-comes-at-the-clock, approvals-decision-is-a-snapshot, approvals-decision-is-recorded-whole,
+            approvals-decision-survives-kill, approvals-decision-survives-reopening, approvals-expired-is-rejected,
+            approvals-kept-ones-stay-open, approvals-one-of-many-handles-decides, approvals-one-of-many-processes-decides,
+            approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits, approvals-same-decision-again-is-fine,
+            approvals-unknown-is-not-created
         """
         check_approval_id(approval_id)
         decision = self._settle_decision(approved, note, arguments, decided_by, at)
@@ -279,7 +299,7 @@ class ApprovalStore(Store):
         Concurrent: `cancel` and `decide` race through the same write; one wins.
         Retry: Safe.
         Cancelled: Cancelled or not; never half.
-        Laws: {cancel}
+        Laws: approvals-cancel-and-decide-race, approvals-cancel-is-recorded, approvals-cancelled-stays-cancelled
         """
         check_approval_id(approval_id)
         decision = self._settle_decision(False, reason, None, None, at)
@@ -312,7 +332,7 @@ class ApprovalStore(Store):
         Concurrent: A decision that comes first stands.
         Retry: Safe.
         Cancelled: Recorded or not; never half.
-        Laws: {expire}
+        Laws: approvals-decided-does-not-expire, approvals-expire-at-the-instant, approvals-expiry-and-decision-race
         """
         check_approval_id(approval_id)
         now = self.clock.now() if at is None else check.check_time(at, "at")
@@ -354,7 +374,11 @@ class ApprovalStore(Store):
         Concurrent: Holds no lock between pages.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: {list}
+        Laws: approvals-bad-listings-are-refused, approvals-before-is-strict, approvals-cursor-outlives-its-handle,
+            approvals-end-has-no-cursor, approvals-expired-is-listed-as-stored, approvals-filters-are-exact,
+            approvals-limit-zero-gives-nothing, approvals-listing-gives-exact-ids, approvals-listing-holds-no-lock,
+            approvals-namespaces-list-their-own, approvals-no-cap-on-a-listing, approvals-oldest-first,
+            approvals-pages-give-each-key-once, approvals-pages-hold-under-writes, approvals-versions-agree
         """
         session_id = None if session_id is None else check_session_id(session_id)
         run_id = None if run_id is None else check_run_id(run_id)
@@ -400,7 +424,12 @@ class ApprovalStore(Store):
         Concurrent: A decision that sleeps through it is not recorded.
         Retry: Safe; then it returns False.
         Cancelled: Removed whole or not at all.
-        Laws: {delete}
+        Laws: approvals-cancelled-delete-is-whole-or-absent, approvals-declared-operation-works,
+            approvals-delete-of-absent-heeds-the-version, approvals-delete-refuses-another-version,
+            approvals-delete-removes-one-id, approvals-deleted-is-absent, approvals-deleted-is-not-revived,
+            approvals-deletion-survives-reopening, approvals-errors-carry-their-facts,
+            approvals-namespaces-delete-their-own, approvals-sleeper-cannot-delete, approvals-undeclared-operation-refuses,
+            approvals-version-never-repeats
         """
         check_approval_id(approval_id)
         expected = check.check_expected(expected_version)

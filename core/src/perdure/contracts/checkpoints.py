@@ -163,7 +163,12 @@ class CheckpointStore(Store):
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: {load}
+        Laws: checkpoints-absent-is-none, checkpoints-answers-stay-with-their-calls, checkpoints-bad-keys-are-refused,
+            checkpoints-closed-store-refuses, checkpoints-damage-is-neither-absent-nor-empty,
+            checkpoints-empty-is-not-absent, checkpoints-fresh-place-is-empty, checkpoints-no-cap-on-a-read,
+            checkpoints-order-across-batches, checkpoints-order-inside-a-batch, checkpoints-other-loop-is-refused,
+            checkpoints-output-is-new-each-time, checkpoints-reading-creates-nothing,
+            checkpoints-second-handle-is-never-stale
         """
         check_checkpoint_key(key)
         stored = await self._reading("load", key, self._load, key)
@@ -208,7 +213,32 @@ class CheckpointStore(Store):
         Concurrent: Check and write are one step; of several writers at one version one wins.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
         Cancelled: Written whole or not at all.
-        Laws: {append}
+        Laws: checkpoints-any-json-comes-back, checkpoints-append-at-the-version-writes,
+            checkpoints-append-refuses-another-version, checkpoints-append-to-absent-at-a-version-conflicts,
+            checkpoints-bad-arguments-are-refused, checkpoints-batch-is-a-snapshot,
+            checkpoints-batches-are-whole-among-tasks, checkpoints-booleans-are-not-numbers,
+            checkpoints-cancelled-append-is-whole-or-absent, checkpoints-cancelled-append-keeps-head-and-entries,
+            checkpoints-cancelled-call-holds-no-lock, checkpoints-cancelled-create-is-whole-or-absent,
+            checkpoints-conflict-leaves-nothing, checkpoints-confusable-ids-stay-apart, checkpoints-deep-nesting-comes-back,
+            checkpoints-emptiness-comes-back, checkpoints-equal-records-are-all-kept,
+            checkpoints-every-head-field-comes-back, checkpoints-every-status-is-taken,
+            checkpoints-expected-none-always-writes, checkpoints-expected-zero-means-absent,
+            checkpoints-first-version-can-be-given, checkpoints-first-version-is-drawn, checkpoints-floats-come-back,
+            checkpoints-follow-the-model, checkpoints-head-and-entries-change-together, checkpoints-head-is-a-snapshot,
+            checkpoints-head-is-replaced-whole, checkpoints-heads-stay-in-their-conversation,
+            checkpoints-heartbeat-keeps-entries, checkpoints-input-is-not-kept, checkpoints-integers-come-back,
+            checkpoints-keys-come-back, checkpoints-lease-comes-back-in-utc, checkpoints-long-text-comes-back,
+            checkpoints-namespaces-share-no-key, checkpoints-namespaces-write-their-own, checkpoints-no-update-is-lost,
+            checkpoints-one-claim-wins, checkpoints-one-of-many-creates, checkpoints-one-of-many-handles-wins,
+            checkpoints-one-of-many-processes-takes-the-turn, checkpoints-one-of-many-tasks-wins,
+            checkpoints-record-over-the-limit-is-refused, checkpoints-refused-batch-leaves-nothing,
+            checkpoints-refused-write-creates-nothing, checkpoints-refuses-a-bad-head,
+            checkpoints-refuses-records-that-are-no-objects, checkpoints-refuses-what-is-not-json,
+            checkpoints-run-and-session-of-one-name-are-two, checkpoints-snapshot-is-taken-at-the-call,
+            checkpoints-store-works-after-errors, checkpoints-survives-reopening, checkpoints-text-comes-back,
+            checkpoints-times-follow-the-writes, checkpoints-turn-survives-kill, checkpoints-two-readers-one-writer,
+            checkpoints-version-is-at-least-one, checkpoints-version-never-repeats,
+            checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
         """
         expected = check.check_expected(expected_version)
         first = check.check_first_version(version, expected)
@@ -248,7 +278,11 @@ class CheckpointStore(Store):
         Concurrent: Check and write are one step.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more.
         Cancelled: Written whole or not at all.
-        Laws: {replace}
+        Laws: checkpoints-cancelled-replace-is-old-or-new, checkpoints-closing-and-reopening-a-turn-goes-on,
+            checkpoints-emptied-is-not-absent, checkpoints-replace-adds-one, checkpoints-replace-at-the-version-writes,
+            checkpoints-replace-drops-every-entry, checkpoints-replace-of-absent-conflicts,
+            checkpoints-replace-refuses-another-version, checkpoints-replace-shows-old-or-new,
+            checkpoints-replaced-stays-replaced
         """
         expected = check.check_expected(expected_version)
         settled = self._settle_write(key, entries, head, at)
@@ -276,7 +310,13 @@ class CheckpointStore(Store):
         Concurrent: A writer who slept through it is refused, also after the key is created again.
         Retry: Safe; then it returns False.
         Cancelled: Removed whole or not at all.
-        Laws: {delete}
+        Laws: checkpoints-cancelled-delete-is-whole-or-absent, checkpoints-declared-operation-works,
+            checkpoints-delete-of-absent-heeds-the-version, checkpoints-delete-refuses-another-version,
+            checkpoints-delete-removes-one-id, checkpoints-deleted-is-absent, checkpoints-deleted-journal-keeps-nothing,
+            checkpoints-deletion-survives-reopening, checkpoints-errors-carry-their-facts,
+            checkpoints-late-append-revives-nothing, checkpoints-namespaces-delete-their-own,
+            checkpoints-sleeper-is-refused-after-re-creation, checkpoints-undeclared-operation-refuses,
+            checkpoints-version-never-repeats
         """
         check_checkpoint_key(key)
         expected = check.check_expected(expected_version)
@@ -315,7 +355,12 @@ class CheckpointStore(Store):
         Concurrent: Holds no lock between pages.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: {list}
+        Laws: checkpoints-bad-listings-are-refused, checkpoints-before-is-strict,
+            checkpoints-cursor-outlives-its-handle, checkpoints-end-has-no-cursor, checkpoints-limit-zero-gives-nothing,
+            checkpoints-listing-gives-exact-ids, checkpoints-listing-holds-no-lock, checkpoints-listing-shows-the-head,
+            checkpoints-namespaces-list-their-own, checkpoints-no-cap-on-a-listing, checkpoints-order-by-creation,
+            checkpoints-order-by-id, checkpoints-order-by-last-write, checkpoints-pages-give-each-key-once,
+            checkpoints-pages-hold-under-writes, checkpoints-status-and-agent-filter-exactly, checkpoints-versions-agree
         """
         status, agent = check.check_optional_text(status, "status"), check.check_optional_text(agent, "agent")
         before = check.check_optional_time(before, "before")
