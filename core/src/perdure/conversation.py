@@ -41,11 +41,14 @@ class Claim:
     Left by an error, it stays in the journal for whoever comes next, this process included, to finish or to undo.
     """
 
-    def __init__(self, store: AgentStore, journal: OwnedJournal, note: Record, *, over: bool) -> None:
+    def __init__(
+        self, store: AgentStore, journal: OwnedJournal, note: Record, *, over: bool, at: datetime | None
+    ) -> None:
         self.store = store
         self.journal = journal
         self.note: Record = note
         self._over = over
+        self._at = at
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +67,8 @@ class Claim:
             key: The turn journal.
             found: It as it was read; `None` if it was absent.
             action: One of the claims.
-            at: The instant of the write, for a claim that shall not make the conversation look younger.
+            at: The instant of what the claim writes before it is closed, for one that shall not make the conversation
+                look younger: if it dies on the way, the next prune must still find it old.
         """
         session = await _session(store, key)
         earlier = _last_claim(found)
@@ -81,18 +85,18 @@ class Claim:
         journal = await OwnedJournal.take(
             store.ownership, store.checkpoints, key, found, lambda _: [note], lambda _: head, at=at
         )
-        return cls(store, journal, note, over=earlier is not None)
+        return cls(store, journal, note, over=earlier is not None, at=at)
 
     async def prove(self, session: Transcript | None) -> None:
         """Prove that the claim is ours before a write to the session at the version read."""
         self.note = self.note | {"session_version": 0 if session is None else session.version}
-        await self.journal.append([self.note])
+        await self.journal.append([self.note], at=self._at)
 
     async def close(self) -> None:
         """Release the claim on a conversation in which no turn is open any more."""
         await self.journal.replace([], idle_head(self.journal.head))
 
-    async def let_go(self, *, at: datetime | None = None) -> None:
+    async def let_go(self) -> None:
         """Release the claim with nothing done: put the noted status back."""
         if self._over:
             await self._refuse_sleeper()
@@ -100,9 +104,9 @@ class Claim:
         if was == ABSENT:
             await self.journal.delete()
         elif was in TURN_STATUSES:
-            await self.journal.give_up([self.note | {"action": "released"}], at=at, status=was)
+            await self.journal.give_up([self.note | {"action": "released"}], at=self._at, status=was)
         else:
-            await self.journal.replace([], idle_head(self.journal.head), at=at)
+            await self.journal.replace([], idle_head(self.journal.head), at=self._at)
 
     async def _refuse_sleeper(self) -> None:
         """Move the session's version, so that the late write of whoever slept on an earlier claim is refused."""
@@ -274,13 +278,14 @@ async def delete_session(store: AgentStore, session_id: str, *, force: bool = Fa
             getattr(store, part).require("delete")
     if "checkpoints" not in store:
         return await _delete_parts(store, session_id)
+    began = await store.checkpoints.load(session_id) is not None
     while True:
         found = await settle(store, session_id, force=force)
         if found is not None and not force and store.ownership.is_live(found):
             raise busy(found)
         approvals = await approvals_of(store, session_id, None)
         if found is None and not approvals and await _session(store, session_id) is None:
-            return False
+            return began  # of a deletion that was cut short, the rest is deleted now
         try:
             with await Claim.take(store, session_id, found, "deleting") as claim:
                 await claim.delete()

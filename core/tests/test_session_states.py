@@ -1,0 +1,257 @@
+"""What each call does in each state: the table of the runtime, cell by cell."""
+
+from __future__ import annotations
+
+import pytest
+from core.tests.processes import everything
+from core.tests.session_world import CALLS, FIRST, World, awaiting, elsewhere_running, finished, in_progress, ready
+
+from perdure import AgentStore
+from perdure.errors import SessionAwaitingApprovalError, SessionBusyError, SessionConflictError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def world(any_store: AgentStore) -> World:
+    world = World(any_store)
+    await world.session.send("first")
+    return world
+
+
+# --- idle ---
+
+
+async def test_idle(world: World) -> None:
+    session = world.session
+    assert await session.pending() is None
+    assert await session.resume() is None
+    assert await session.discard_pending() is False
+    assert await session.abort() is False
+    assert await world.texts() == FIRST
+    assert (await session.send("hello")).text == "re: hello"
+    await session.clear()
+    assert await world.texts() == []
+    assert list(session.messages) == []
+
+
+async def test_absent_session_stays_absent(any_store: AgentStore) -> None:
+    session = World(any_store).session
+    assert await session.pending() is None
+    assert await session.resume() is None
+    assert await session.discard_pending() is False
+    assert await session.abort() is False
+    await session.clear()
+    assert list(await session.load()) == []
+    assert await session.result("s.turn-1") is None
+    assert await everything(any_store) == {"sessions": [], "runs": [], "approvals": []}
+
+
+# --- in progress, nobody runs it ---
+
+
+async def test_in_progress_pending(world: World) -> None:
+    await in_progress(world)
+    pending = await world.session.pending()
+    assert pending is not None
+    assert (pending.status, pending.session_id, pending.attempts) == ("in-progress", "s", 1)
+    assert pending.run_id is not None
+    assert pending.run_id.startswith("s.turn-")
+    assert await world.status() == "in-progress"  # looking changes nothing
+
+
+async def test_in_progress_resume(world: World) -> None:
+    await in_progress(world)
+    asked = world.asked
+    result = await world.session.resume()
+    assert result is not None
+    assert result.text == "re: hello"
+    assert world.asked == asked  # the recorded response was not asked for again
+    assert await world.texts() == [*FIRST, "hello", "re: hello"]
+    assert await world.session.result(result.run_id) == result
+
+
+async def test_in_progress_send(world: World) -> None:
+    await in_progress(world)
+    assert (await world.session.send("next")).text == "re: next"
+    assert await world.texts() == [*FIRST, "hello", "re: hello", "next", "re: next"]
+
+
+@pytest.mark.parametrize("call", ["discard_pending", "abort"])
+async def test_in_progress_discard(world: World, call: str) -> None:
+    await in_progress(world)
+    assert await getattr(world.session, call)() is True
+    assert await world.session.pending() is None
+    assert await world.texts() == FIRST
+    assert (await world.session.send("next")).text == "re: next"
+
+
+async def test_in_progress_clear(world: World) -> None:
+    await in_progress(world)
+    await world.session.clear()
+    assert await world.session.pending() is None
+    assert await world.texts() == []
+
+
+# --- awaiting approval ---
+
+
+async def test_awaiting_pending(world: World) -> None:
+    approval_id = await awaiting(world)
+    pending = await world.session.pending()
+    assert pending is not None
+    assert (pending.status, pending.approval_ids, pending.owner) == ("awaiting-approval", (approval_id,), None)
+
+
+@pytest.mark.parametrize("call", ["resume", "send", "clear"])
+async def test_awaiting_refuses_and_takes_nothing(world: World, call: str) -> None:
+    approval_id = await awaiting(world)
+    before = await everything(world.store)
+    with pytest.raises(SessionAwaitingApprovalError) as caught:
+        await getattr(world.session, call)(*(["next"] if call == "send" else []))
+    assert caught.value.approval_ids == (approval_id,)
+    assert await everything(world.store) == before
+
+
+@pytest.mark.parametrize("call", ["discard_pending", "abort"])
+async def test_awaiting_discard_cancels_the_approval(world: World, call: str) -> None:
+    approval_id = await awaiting(world)
+    assert await getattr(world.session, call)() is True
+    approval = await world.store.approvals.get(approval_id)
+    assert approval is not None
+    assert approval.status == "cancelled"
+    assert await world.texts() == FIRST
+    assert world.paid == []
+
+
+async def test_ready_pending(world: World) -> None:
+    await ready(world)
+    pending = await world.session.pending()
+    assert pending is not None
+    assert (pending.status, pending.approval_ids) == ("ready", ())
+
+
+async def test_ready_resume(world: World) -> None:
+    await ready(world)
+    result = await world.session.resume()
+    assert result is not None
+    assert (result.text, world.paid) == ("re: paid ann", ["ann"])
+
+
+async def test_ready_send(world: World) -> None:
+    await ready(world)
+    assert (await world.session.send("next")).text == "re: next"
+    assert await world.texts() == [*FIRST, "pay ann", "", "paid ann", "re: paid ann", "next", "re: next"]
+
+
+async def test_ready_clear_and_discard_run_nothing(world: World) -> None:
+    await ready(world)
+    await world.session.clear()
+    assert (await world.texts(), world.paid) == ([], [])
+    await ready(world)
+    assert await world.session.discard_pending() is True
+    assert (await world.texts(), world.paid) == ([], [])
+
+
+# --- finished, not committed ---
+
+
+async def test_finished_pending_commits(world: World) -> None:
+    await finished(world)
+    assert await world.session.pending() is None
+    assert await world.texts() == [*FIRST, "hello", "re: hello"]
+    assert await world.status() == "idle"
+
+
+async def test_finished_resume_commits(world: World) -> None:
+    await finished(world)
+    asked = world.asked
+    result = await world.session.resume()
+    assert result is not None
+    assert (result.text, result.finish_reason, world.asked) == ("re: hello", "stop", asked)
+    assert await world.session.resume() is None
+
+
+async def test_finished_send_commits_then_runs(world: World) -> None:
+    await finished(world)
+    await world.session.send("next")
+    assert await world.texts() == [*FIRST, "hello", "re: hello", "next", "re: next"]
+
+
+async def test_finished_discard_commits(world: World) -> None:
+    await finished(world)
+    assert await world.session.discard_pending() is False
+    assert await world.texts() == [*FIRST, "hello", "re: hello"]
+
+
+async def test_finished_clear_commits_then_clears(world: World) -> None:
+    await finished(world)
+    await world.session.clear()
+    assert (await world.texts(), await world.status()) == ([], "idle")
+
+
+async def test_finished_in_conflict_stays_until_the_user_decides(world: World) -> None:
+    await finished(world)
+    await world.store.sessions.append("s", [{"kind": "message", "message": {"role": "user", "content": "other"}}])
+    pending = await world.session.pending()
+    assert pending is not None
+    assert pending.status == "finished"
+    for call in (world.session.resume, lambda: world.session.send("next"), world.session.clear):
+        with pytest.raises(SessionConflictError):
+            await call()
+    assert await world.texts() == [*FIRST, "other"]
+
+
+async def test_finished_in_conflict_rebased(world: World) -> None:
+    await finished(world)
+    await world.store.sessions.append("s", [{"kind": "message", "message": {"role": "user", "content": "other"}}])
+    result = await world.session.resume(rebase=True)
+    assert result is not None
+    assert await world.texts() == [*FIRST, "other", "hello", "re: hello"]
+    assert await world.session.pending() is None
+
+
+async def test_finished_in_conflict_dropped(world: World) -> None:
+    await finished(world)
+    await world.store.sessions.append("s", [{"kind": "message", "message": {"role": "user", "content": "other"}}])
+    assert await world.session.discard_pending() is True
+    assert await world.texts() == [*FIRST, "other"]
+    assert (await world.session.send("next")).text == "re: next"
+
+
+async def test_finished_and_a_title_was_set(world: World) -> None:
+    await finished(world)
+    await world.session.update_state(lambda state: {**state, "title": "Hello"})
+    result = await world.session.resume()
+    assert result is not None
+    assert await world.texts() == [*FIRST, "hello", "re: hello"]
+
+
+# --- running elsewhere ---
+
+
+async def test_elsewhere_pending(world: World) -> None:
+    await elsewhere_running(world)
+    pending = await world.session.pending()
+    assert pending is not None
+    assert pending.status == "in-progress"
+    assert pending.owner is not None
+    assert pending.owner.startswith("elsewhere/")
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_elsewhere_refuses(world: World, call: str) -> None:
+    await elsewhere_running(world)
+    before = await everything(world.store)
+    with pytest.raises(SessionBusyError) as caught:
+        await CALLS[call](world.session)
+    assert caught.value.owner is not None
+    assert caught.value.owner.startswith("elsewhere/")
+    assert caught.value.until is not None
+    assert await everything(world.store) == before
+
+
+async def test_elsewhere_forced_out(world: World) -> None:
+    await elsewhere_running(world)
+    assert await world.session.discard_pending(force=True) is True
+    assert (await world.session.send("next")).text == "re: next"
