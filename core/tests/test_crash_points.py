@@ -133,3 +133,46 @@ async def test_a_turn_survives_whoever_finishes_it(
 ) -> None:
     for shift in range(len(USERS)):
         assert await crash_everywhere(name, backend, outcome, tmp_path, atomic=atomic, shift=shift) > 3
+
+
+async def crash_twice(world: World, first: tuple[int, str], second: tuple[int, str], *, atomic: bool) -> bool:
+    """Die, die again during the recovery, and finish; False if the recovery made fewer writes than that."""
+    dying = await world.process(at(*first), atomic=atomic)
+    recovering = await world.process(at(*second), atomic=atomic)
+    async with told_of(dying.interception, f"{first}"), told_of(recovering.interception, f"then {second}"):
+        await survive(dying.use("resume"))
+        await world.note_crash()
+        noted = world.may_repeat
+        died = isinstance(await survive(recovering.use("resume")), Died)
+        assert died == (len(recovering.interception.calls) >= second[0])
+        if not died:
+            return False
+        await world.note_crash()
+        twice = noted & world.may_repeat
+        world.may_repeat |= noted
+        finisher = await world.process(atomic=atomic)
+        await finisher.use("resume")
+        await world.check_end()
+        world.check_effects(twice)
+    return True
+
+
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "steps"])
+@pytest.mark.parametrize(
+    ("outcome", "again"),
+    [
+        ("die-before", "die-before"),
+        ("die-after", "die-after"),
+        pytest.param("die-before", "die-after", marks=pytest.mark.soak),
+        pytest.param("die-after", "die-before", marks=pytest.mark.soak),
+    ],
+)
+async def test_a_recovery_that_dies_is_recovered(outcome: str, again: str, atomic: bool, tmp_path: Path) -> None:
+    points = 0
+    for number in range(1, 13):
+        for second in itertools.count(1):
+            async with World("memory", tmp_path, SMALL) as world:
+                if not await crash_twice(world, (number, outcome), (second, again), atomic=atomic):
+                    break
+            points += 1
+    assert points > 50

@@ -143,7 +143,7 @@ class _Pruning:
                 again = await self._look(seen.key, await self.store.checkpoints.load(seen.key))
                 begun = seen.journal is not None and seen.journal.head.status == "deleting"
                 if not begun and (self._young(again) or self._waits(again, open_status(seen.journal))):
-                    await claim.let_go(at=at)
+                    await claim.let_go()
                     self.kept[seen.key] = _MOVED
                     return
                 await claim.delete()
