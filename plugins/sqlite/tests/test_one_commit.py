@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from perdure.backend import Append, Delete, Head, Key, Part, Position, Replace, VersionConflictError
-from perdure_sqlite import journal as module
 from perdure_sqlite.connection import Worker
 from perdure_sqlite.journal import SqliteJournal
+from perdure_sqlite.statements import scan_query
 
 pytestmark = pytest.mark.anyio
 
@@ -182,7 +182,7 @@ async def test_every_listing_follows_an_index(
 
 
 def explain(path: Path, order: str, filtered: str, behind: bool) -> list[str]:
-    query = module.scan_query(
+    query = scan_query(
         order, group="group" in filtered, status="status" in filtered, before="before" in filtered, after=behind
     )
     parameters = dict.fromkeys(("namespace", "part", "group", "status", "before", "at", "name"), "x") | {"limit": 5}

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from datetime import UTC, datetime, timedelta
-from importlib.resources import files
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +9,6 @@ from perdure.backend import (
     Append,
     Capabilities,
     Delete,
-    Head,
     Journal,
     JournalInfo,
     JournalSnapshot,
@@ -21,37 +16,20 @@ from perdure.backend import (
     Operation,
     Part,
     Position,
-    Replace,
     StoreClosedError,
     StoreCorruptedError,
     VersionConflictError,
 )
 from perdure_sqlite.connection import Connection
 from perdure_sqlite.database import MEMORY, Database, file_system
+from perdure_sqlite.statements import ITEMS, LOAD, VERSION, change, delete, info, microseconds, scan_query
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from perdure.backend import StoreURL
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
-
-CHANGE, CHANGE_ANY, DELETE, LOAD, SCAN = (
-    files("perdure_sqlite").joinpath(name).read_text("utf-8")
-    for name in ("change.sql", "change_any.sql", "delete.sql", "load.sql", "scan.sql")
-)
-VERSION = "SELECT version FROM journal WHERE namespace = ? AND part = ? AND name = ?"
-REFUSED = ("SQLITE_CONSTRAINT_TRIGGER", "SQLITE_CONSTRAINT_UNIQUE")  # how write.sql says that a key is not as expected
-ITEMS = "SELECT data FROM item WHERE id >= ? AND id < ? ORDER BY id"
-
-# For each order: what comes behind a position, the order, and the condition on `updated_at`. Each is the order of an index;
-# the `+` keeps SQLite from taking the one of `updated_at` instead and sorting.
-ORDERS = {
-    "id": (" AND name > :name", "name", " AND +updated_at < :before"),
-    "created": (" AND (created_at, name) > (:at, :name)", "created_at, name", " AND +updated_at < :before"),
-    "recent": (" AND (updated_at, name) < (:at, :name)", "updated_at DESC, name DESC", " AND updated_at < :before"),
-}
 
 
 class SqliteJournal(Journal):
@@ -113,16 +91,16 @@ class SqliteJournal(Journal):
             if row is None:
                 return None
             place, rewritten, *rest = row
-            info = _info(rest)
-            start = min(after, info.count) if last is None else max(0, info.count - last)
-            stop = info.count if limit is None else min(info.count, start + limit)
+            head = info(rest)
+            start = min(after, head.count) if last is None else max(0, head.count - last)
+            stop = head.count if limit is None else min(head.count, start + limit)
             items = [data for (data,) in db.execute(ITEMS, (place + start, place + stop))] if start < stop else []
             if len(items) != stop - start:
                 raise StoreCorruptedError(
                     f"{self._database.path}: {key.part} {key.id}", "some of its items are missing"
                 )
-            times = info.created_at, info.updated_at
-            return JournalSnapshot(info.id, info.version, info.count, info.head, *times, items, start, rewritten)
+            times = head.created_at, head.updated_at
+            return JournalSnapshot(head.id, head.version, head.count, head.head, *times, items, start, rewritten)
 
         return await self._connected().read("read", key.id, load)
 
@@ -154,7 +132,7 @@ class SqliteJournal(Journal):
             before=before is not None,
             after=after is not None,
         )
-        at, name = (None, None) if after is None else (_microseconds(after.at), after.id)
+        at, name = (None, None) if after is None else (microseconds(after.at), after.id)
         parameters: dict[str, Any] = {
             "namespace": self.namespace,
             "part": part.value,
@@ -162,9 +140,9 @@ class SqliteJournal(Journal):
             "status": status,
             "limit": limit,
         }
-        parameters |= {"before": _microseconds(before), "at": at, "name": name}
+        parameters |= {"before": microseconds(before), "at": at, "name": name}
         return await self._connected().read(
-            "scan", part.value, lambda db: [_info(row) for row in db.execute(query, parameters)]
+            "scan", part.value, lambda db: [info(row) for row in db.execute(query, parameters)]
         )
 
     def _connected(self) -> Connection:
@@ -178,69 +156,13 @@ class SqliteJournal(Journal):
     def _apply(self, db: sqlite3.Connection, operation: Operation) -> int:
         """Run one operation as one statement; a second one is needed only to say why nothing happened."""
         names, expected = self._names(operation.key), operation.expected_version
-        done = _delete(db, names, expected) if isinstance(operation, Delete) else _change(db, names, operation)
+        done = delete(db, names, expected) if isinstance(operation, Delete) else change(db, names, operation)
         if done is not None:
             return done
         stored = db.execute(VERSION, names).fetchone()
         actual = 0 if stored is None else int(stored[0])
-        if isinstance(operation, Delete) and actual == 0 and not expected:
-            return 0
+        if isinstance(operation, Delete) and (expected is None or expected == actual == 0):
+            return 0  # it was not there
         # An append refused at the very version that is there now: another process deleted the key in between.
         known = not isinstance(operation, Append) or actual != expected
         raise VersionConflictError(operation.key.id, expected, actual if known else None)
-
-
-def scan_query(order: str, *, group: bool, status: bool, before: bool, after: bool) -> str:
-    """Return the query of a listing with these conditions."""
-    behind, ordered, earlier = ORDERS[order]
-    conditions = (
-        ' AND "group" = :group' if group else "",
-        " AND status = :status" if status else "",
-        earlier if before else "",
-        behind if after else "",
-    )
-    return f"{SCAN}{''.join(conditions)} ORDER BY {ordered} LIMIT :limit"
-
-
-def _delete(db: sqlite3.Connection, names: tuple[str, str, str], expected: int | None) -> int | None:
-    """Delete a key; return the version removed, or nothing if there is no such key at the version."""
-    rows = db.execute(
-        DELETE, (*names, expected)
-    ).fetchall()  # all rows: a statement that is not finished does not commit
-    return int(rows[0][0]) if rows else None
-
-
-def _change(db: sqlite3.Connection, names: tuple[str, str, str], change: Append | Replace) -> int | None:
-    """Append or replace; return the new version, or nothing if the key is not as expected."""
-    expected, head, items = change.expected_version, change.head, change.items
-    first_version, keep = (change.first_version, None) if isinstance(change, Append) else (0, change.keep)
-    settings = (head.group, head.status, head.data, _microseconds(change.at))
-    content = (len(items), None, items[0]) if len(items) == 1 else (len(items), _pieces(items), b"".join(items))
-    row = (*names, expected, first_version, keep, *settings, *content)
-    try:
-        if expected is None:
-            return int(db.execute(CHANGE_ANY, row).fetchall()[0][0])
-        db.execute(CHANGE, row)
-    except sqlite3.IntegrityError as error:
-        if error.sqlite_errorname in REFUSED:
-            return None
-        raise
-    return expected + 1 if expected else first_version
-
-
-def _pieces(items: Sequence[bytes]) -> str:
-    ends = accumulate(map(len, items))
-    return f"[{','.join(str((end - len(item)) << 32 | len(item)) for item, end in zip(items, ends, strict=True))}]"
-
-
-def _info(row: Sequence[Any]) -> JournalInfo:
-    name, version, count, group, status, data, created, updated = row
-    return JournalInfo(name, version, count, Head(group, status, data), _instant(created), _instant(updated))
-
-
-def _microseconds(at: datetime | None) -> int | None:
-    return None if at is None else (at - EPOCH) // MICROSECOND
-
-
-def _instant(microseconds: int) -> datetime:
-    return EPOCH + microseconds * MICROSECOND
