@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_type_hints, overload
 
-from pydantic import TypeAdapter, ValidationError, create_model
+from pydantic import Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure import codec
+from perdure.errors import InvalidArgumentError
 from perdure.models import ToolSchema
 
 if TYPE_CHECKING:
@@ -82,6 +84,20 @@ class Tool:
     _arguments: type[BaseModel] = field(repr=False, kw_only=True)
     _context: str | None = field(default=None, repr=False, kw_only=True)
 
+    def __post_init__(self) -> None:
+        """Refuse options that would fail in the middle of a turn."""
+        if not isinstance(self.needs_approval, bool) and not callable(self.needs_approval):
+            raise InvalidArgumentError("needs_approval", "must be True, False, or a function of the arguments")
+        if inspect.iscoroutinefunction(self.needs_approval):
+            raise InvalidArgumentError("needs_approval", "must be a plain function, not an async one")
+        for name, allowed in (("in_doubt", (None, "rerun", "fail", "ask")), ("on_expiry", ("deny", "keep"))):
+            if getattr(self, name) not in allowed:
+                raise InvalidArgumentError(name, f"must be one of {', '.join(map(str, allowed))}")
+        for name in ("timeout", "approval_timeout"):
+            duration = getattr(self, name)
+            if duration is not None and (not isinstance(duration, timedelta) or duration < timedelta(0)):
+                raise InvalidArgumentError(name, "must be a timedelta of 0 or more, or None")
+
     @property
     def schema(self) -> ToolSchema:
         """What a model is told."""
@@ -96,7 +112,7 @@ class Tool:
                 f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
             )
             raise ToolArgumentsError(f"the arguments do not fit: {problems}") from error
-        return {name: getattr(model, name) for name in type(model).model_fields}
+        return {str(item.alias): getattr(model, name) for name, item in type(model).model_fields.items()}
 
     def is_gated(self, arguments: Record) -> bool:
         """Whether a call with these arguments needs an approval. A predicate that fails says yes."""
@@ -165,20 +181,33 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
 def make_tool(
     function: Callable[..., Any], *, name: str | None = None, description: str | None = None, **options: Any
 ) -> Tool:
-    """Make a tool: its schema from the type hints, its description from the docstring."""
-    hints = get_type_hints(function, include_extras=True)
+    """Make a tool: its schema from the type hints, its description from the docstring.
+
+    Raises:
+        InvalidArgumentError: An option is wrong, or the function takes arguments that have no name.
+    """
+    title = name or getattr(function, "__name__", None) or type(function).__name__
+    hints = _hints(function)
     fields: dict[str, Any] = {}
     context: str | None = None
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name, Any)
-        if hint is ToolContext:
+        if hint is ToolContext or ToolContext in get_args(hint):
             context = parameter.name
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise TypeError(f"the tool {function.__name__} takes {parameter}; a tool takes named arguments only")
+            raise InvalidArgumentError("function", f"{title} takes {parameter}; a tool takes named arguments only")
         else:
-            fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
-    title = name or function.__name__
+            default = ... if parameter.default is parameter.empty else parameter.default
+            # The name is an alias: a field may not be called `_id`, nor `json` or `copy` as methods of its class are.
+            fields[f"argument_{len(fields)}"] = (Annotated[hint, Field(alias=parameter.name)], default)
     arguments = create_model(title, __config__={"extra": "forbid"}, **fields)
     text = inspect.getdoc(function) or "" if description is None else description
     parameters = TypeAdapter(arguments).json_schema()
     return Tool(function, title, text, parameters, _arguments=arguments, _context=context, **options)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    if isinstance(function, functools.partial):
+        return _hints(function.func)
+    named = inspect.isroutine(function) or inspect.isclass(function)
+    return get_type_hints(function if named else type(function).__call__, include_extras=True)

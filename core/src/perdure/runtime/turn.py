@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.contracts.approvals import APPROVED, CANCELLED, EXPIRY, Approval
 from perdure.contracts.records import encode_object
-from perdure.errors import AgentChangedError, PropagatingToolError, ToolOutcomeUnknownError
+from perdure.errors import (
+    AgentChangedError,
+    NotJsonError,
+    PropagatingToolError,
+    RecordTooLargeError,
+    ToolOutcomeUnknownError,
+)
 from perdure.models import ModelRequest, respond
 from perdure.ownership import OwnershipLostError
 from perdure.runtime.messages import Message, stamp
@@ -218,7 +224,7 @@ class Turn:
         except ToolArgumentsError as error:
             plan.entries.append(self._answer(call, str(error), is_error=True))
             return
-        attempt = 1 + (self.state.resumed if tool.idempotent else call.attempts)
+        attempt = 1 + (self.state.resumed - call.resumed_before if tool.idempotent else call.attempts)
         if not tool.idempotent:
             plan.entries.append(entry("tool-started", self.now(), step=call.step, call=call.place, attempt=attempt))
         plan.starts.append(_Start(call, tool, values, attempt))
@@ -275,9 +281,7 @@ class Turn:
             self.journal.head.session_id, self.state.run_id, call.call.id, start.attempt, idempotency_key=call.id
         )
         try:
-            text, is_error = await start.tool.call(start.values, context), False
-            answer = self._answer(call, text, is_error=is_error)
-            encode_object(answer, f"the result of {call.call.name}", self.store.checkpoints.max_record)
+            answer = self._kept(call, await start.tool.call(start.values, context), is_error=False)
         except PropagatingToolError as error:
             if not start.tool.idempotent:
                 # The tool says itself that it failed: the attempt is not in doubt, and a resume may try again.
@@ -289,8 +293,17 @@ class Turn:
                 raise
             answer = self._answer(call, "the tool cancelled itself", is_error=True)
         except Exception as error:  # noqa: BLE001  # reason: the model is told of whatever a tool raises
-            answer = self._answer(call, _failure(error), is_error=True)
+            answer = self._kept(call, _failure(error), is_error=True)
         await self._write([answer])
+
+    def _kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
+        """Return what a tool said as an answer; one that cannot be stored becomes an error that says that it ran."""
+        answer = self._answer(call, text, is_error=is_error)
+        try:
+            encode_object(answer, f"the result of {call.call.name}", self.store.checkpoints.max_record)
+        except (NotJsonError, RecordTooLargeError) as error:
+            return self._answer(call, f"the tool ran, but what it said cannot be stored: {error}", is_error=True)
+        return answer
 
     async def _write(self, entries: Sequence[Record]) -> None:
         """Write entries, then take them in."""

@@ -36,6 +36,7 @@ class CallState:
         gated: Whether a human decides first.
         attempts: How often it was started; an attempt that is known to have failed does not count.
         failures: How many attempts are known to have failed without an effect that counts.
+        resumed_before: How often the turn had been resumed when the call could first run.
         asked: The approvals requested for it.
         decisions: The decisions applied to it, by approval.
         result: Its result, once it is recorded.
@@ -49,6 +50,7 @@ class CallState:
     gated: bool
     attempts: int = 0
     failures: int = 0
+    resumed_before: int = 0
     asked: set[str] = field(default_factory=set)
     decisions: dict[str, Record] = field(default_factory=dict)
     result: Message | None = None
@@ -61,9 +63,9 @@ class CallState:
 
     @property
     def arguments(self) -> Record:
-        """The arguments to run with: the edited ones, if the gate's decision has any."""
-        edited = self.decisions.get(self.id, {}).get("arguments")
-        return self.call.arguments if edited is None else edited
+        """The arguments to run with: those of the last decision that edited them."""
+        edited = [decision["arguments"] for decision in self.decisions.values() if "arguments" in decision]
+        return edited[-1] if edited else self.call.arguments
 
     @property
     def doubt_id(self) -> str:
@@ -151,7 +153,11 @@ class TurnState:
         message = Message.from_record(item["message"])
         step = len(self.steps)
         calls = [
-            CallState(f"{self.run_id}.s{step}.c{place}", step, place, call, place in item["gated"])
+            CallState(
+                f"{self.run_id}.s{step}.c{place}",
+                *(step, place, call, place in item["gated"]),
+                resumed_before=self.resumed,
+            )
             for place, call in enumerate(message.tool_calls)
         ]
         self.steps.append(Step(message, item["at"], Usage.from_record(item["usage"]), calls))
@@ -170,7 +176,10 @@ class TurnState:
         self.call(item).asked.add(item["approval_id"])
 
     def _on_approval_applied(self, item: Record) -> None:
-        self.call(item).decisions[item["approval_id"]] = item
+        call = self.call(item)
+        call.decisions[item["approval_id"]] = item
+        if item["approval_id"] == call.id:
+            call.resumed_before = self.resumed
 
     def _on_resumed(self, _: Record) -> None:
         self.resumed += 1
