@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.contracts.records import Record
-from perdure.errors import StoreCorruptedError
+from perdure.errors import InvalidArgumentError, NotJsonError, StoreCorruptedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
 RECORD_VERSION: Final = 1
+BASE64: Final = "base64"
+"""What a stored part has under `encoding` whose `data` was given as bytes."""
 _KNOWN = ("role", "content", "tool_calls", "tool_call_id", "is_error", "metadata")
 
 
@@ -49,7 +52,8 @@ class Message:
 
     Attributes:
         role: `user`, `assistant` or `tool`.
-        content: Text, or a list of JSON objects (parts).
+        content: Text, or a list of parts: JSON objects with a `type` such as `text`, `image`, `file` or `data`. What a
+            part has under `data` may be bytes; they are stored as base64 and come back as bytes.
         tool_calls: What an assistant asks for.
         tool_call_id: Which call a tool message answers.
         is_error: Whether a tool message says that the call failed.
@@ -72,10 +76,11 @@ class Message:
             return self.content
         return "".join(str(part.get("text", "")) for part in self.content)
 
-    def to_record(self) -> Record:
-        """Return the message as a JSON object."""
+    def to_record(self, where: str = "message") -> Record:
+        """Return the message as a JSON object, or raise `NotJsonError` if its content is neither text nor parts."""
         record: Record = {**self.extra, "role": self.role}
-        record["content"] = self.content if isinstance(self.content, str) else list(self.content)
+        stored = self.content if isinstance(self.content, str) else _stored_parts(self.content, f"{where}.content")
+        record["content"] = stored
         if self.tool_calls:
             record["tool_calls"] = [call.to_record() for call in self.tool_calls]
         if self.tool_call_id is not None:
@@ -92,14 +97,14 @@ class Message:
         try:
             return cls(
                 role=record["role"],
-                content=record.get("content", ""),
+                content=_given_content(record.get("content", "")),
                 tool_calls=tuple(ToolCall.from_record(call) for call in record.get("tool_calls", ())),
                 tool_call_id=record.get("tool_call_id"),
                 is_error=record.get("is_error", False),
                 metadata=record.get("metadata", {}),
                 extra={key: value for key, value in record.items() if key not in _KNOWN},
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StoreCorruptedError(where, f"not a message: {error!r}") from error
 
 
@@ -147,11 +152,48 @@ class Usage:
         )
 
 
-def as_messages(given: str | Message | Sequence[Message]) -> tuple[Message, ...]:
-    """Return what a caller sends as messages of the user."""
+def _stored_parts(parts: object, where: str) -> list[Record]:
+    if not isinstance(parts, (list, tuple)):
+        raise NotJsonError(where, f"a {type(parts).__name__}, where text or a list of parts is needed")
+    stored: list[Record] = []
+    for place, part in enumerate(parts):
+        if type(part) is not dict:
+            raise NotJsonError(f"{where}[{place}]", f"a {type(part).__name__}, where a part (dict) is needed")
+        if isinstance(part.get("data"), (bytes, bytearray, memoryview)):
+            stored.append({**part, "data": base64.b64encode(part["data"]).decode("ascii"), "encoding": BASE64})
+        else:
+            stored.append(part)
+    return stored
+
+
+def _given_content(content: str | list[Record]) -> str | list[Record]:
+    if isinstance(content, str):
+        return content
+    return [_given_part(part) if part.get("encoding") == BASE64 else part for part in content]
+
+
+def _given_part(part: Record) -> Record:
+    plain = {name: value for name, value in part.items() if name != "encoding"}
+    return {**plain, "data": base64.b64decode(part["data"], validate=True)}
+
+
+def as_messages(given: str | Message | Sequence[Message] | Sequence[Record]) -> tuple[Message, ...]:
+    """Return what a caller sends (text, a message, messages, or the parts of one) as messages of the user.
+
+    Raises:
+        InvalidArgumentError: It is none of these, or has a call or a result, which only a turn may write.
+    """
     if isinstance(given, str):
         return (Message("user", given),)
-    return (given,) if isinstance(given, Message) else tuple(given)
+    items = (given,) if isinstance(given, Message) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    if items and all(isinstance(item, dict) for item in items):
+        return (Message("user", items),)
+    if not items or not all(isinstance(item, Message) for item in items):
+        raise InvalidArgumentError("input", "must be text, one message or more, or the parts of one")
+    for place, message in enumerate(items):
+        if message.role not in ("user", "assistant") or message.tool_calls or message.tool_call_id is not None:
+            raise InvalidArgumentError(f"input[{place}]", "must be of the user or the assistant, and without calls")
+    return items
 
 
 def messages_of(records: Sequence[Record]) -> tuple[Message, ...]:

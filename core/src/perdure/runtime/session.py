@@ -18,7 +18,7 @@ from perdure.contracts.checkpoints import (
     CheckpointHead,
 )
 from perdure.contracts.ids import check_run_id, check_session_id
-from perdure.contracts.records import check_text, encode_records
+from perdure.contracts.records import MAX_VERSION, check_text, encode_object, encode_records
 from perdure.conversation import Claim, busy, settle, undecided
 from perdure.errors import (
     AgentChangedError,
@@ -29,11 +29,12 @@ from perdure.errors import (
     SessionAwaitingApprovalError,
     SessionBusyError,
     SessionConflictError,
+    SessionDeletedError,
     TurnFailedError,
     VersionConflictError,
 )
 from perdure.ownership import OwnedJournal, OwnershipLostError
-from perdure.runtime.messages import Message, as_messages, stamp
+from perdure.runtime.messages import Message, Usage, as_messages, stamp
 from perdure.runtime.results import PendingTurn, TurnResult, result_of
 from perdure.runtime.runner import Runner, inside
 from perdure.runtime.transcript import TranscriptView
@@ -88,11 +89,13 @@ class Session:
         await self._view.refresh()
         return self.messages
 
-    async def send(self, given: str | Message | Sequence[Message], /, *, input_id: str | None = None) -> TurnResult:
+    async def send(
+        self, given: str | Message | Sequence[Message] | Sequence[Record], /, *, input_id: str | None = None
+    ) -> TurnResult:
         """Run a turn on an input; a turn that is pending is finished first.
 
         Args:
-            given: Text, or messages.
+            given: Text, a message, messages, or the parts of one message.
             input_id: Names the input: sent again with the same id, it gives the pending turn, or one of the last 100
                 turns, that it started, and is not taken twice.
 
@@ -100,21 +103,22 @@ class Session:
             The result; `finish_reason="awaiting-approval"` if the turn waits for decisions.
 
         Raises:
-            NotJsonError: The input cannot be stored; nothing was.
+            InvalidArgumentError: The input is none of these, or the session has another scope; nothing was written.
+            NotJsonError, RecordTooLargeError: The input cannot be stored; nothing was.
             SessionAwaitingApprovalError: A pending turn waits for decisions; the input was not taken.
             TurnFailedError: A pending turn failed in a way that a retry does not mend; the input was not taken.
             SessionBusyError: Somebody else runs the conversation; the input was not taken.
             SessionConflictError: Other records came into the transcript; the turn stays pending.
             Exception: What the model or a `PropagatingToolError` raises; the turn stays pending.
         """
-        messages = _checked(as_messages(given), self.store.sessions.max_record)
         name = uuid.uuid4().hex if input_id is None else check_text(input_id, "input_id")
+        messages = self._checked(as_messages(given), name)
         async with self._served():
             if input_id is not None:
                 earlier = await self._earlier(input_id)
                 if earlier is not None:
                     return earlier
-            return await self._start(messages, name)
+            return await self._start(messages, name, named=input_id is not None)
 
     async def resume(self, *, rebase: bool = False) -> TurnResult | None:
         """Finish the pending turn.
@@ -233,12 +237,17 @@ class Session:
 
         Returns:
             The state as written.
+
+        Raises:
+            NotJsonError, RecordTooLargeError: The new state is no JSON object, or is too large; nothing was written.
+            InvalidArgumentError: The session has another scope; nothing was written.
         """
         while True:
             found = await self.store.sessions.load(self.id, limit=0)
             self._require_scope(found)
             changed = function({} if found is None else found.state)
             new = await changed if inspect.isawaitable(changed) else changed
+            encode_object(new, "state", self.store.sessions.max_record)  # None, too: it would leave the state as it is
             expected = 0 if found is None else found.version
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.append(
@@ -276,9 +285,14 @@ class Session:
 
     # --- starting a turn ---
 
-    async def _start(self, messages: Sequence[Record], input_id: str) -> TurnResult:
+    async def _start(self, messages: Sequence[Record], input_id: str, *, named: bool) -> TurnResult:
         while True:
             found = await self._finished_first()
+            if named:
+                # Looked for after the journal was read, which is then opened at that version: nobody can have run it between.
+                ended = await self._ended(input_id)
+                if ended is not None:
+                    return ended
             await self._create()
             try:
                 journal = await self._open(found, messages, input_id)
@@ -316,7 +330,9 @@ class Session:
             await self._finish(found)
 
     async def _finish(self, found: Checkpoint) -> None:
-        result = await self._resume(found)
+        result = None
+        with contextlib.suppress(SessionDeletedError):  # then nothing is pending any more
+            result = await self._resume(found)
         if result is not None and result.finish_reason == AWAITING:
             raise SessionAwaitingApprovalError(self.id, result.approval_ids)
 
@@ -349,6 +365,16 @@ class Session:
             self.store.ownership, self.store.checkpoints, self.id, found, lambda _: [opening], head
         )
 
+    def _checked(self, messages: Sequence[Message], input_id: str) -> list[Record]:
+        """Return an input as it will be stored in the turn journal and the transcript, or raise before any write."""
+        records = [message.to_record(f"input[{place}]") for place, message in enumerate(messages)]
+        encode_records(records, "input", self.store.sessions.max_record)
+        opening = self._input(records, input_id)
+        encode_object(opening, "input", self.store.checkpoints.max_record)
+        sample = TurnState.of(f"{self.id}.turn-{MAX_VERSION}", [opening])
+        encode_records(sample.records(Usage()), "input", self.store.sessions.max_record)
+        return records
+
     def _input(self, messages: Sequence[Record], input_id: str) -> Record:
         return entry("input", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
 
@@ -361,6 +387,10 @@ class Session:
             result = await self._resume(found)
             if result is not None:
                 return result
+        return await self._ended(input_id)
+
+    async def _ended(self, input_id: str) -> TurnResult | None:
+        """Return the result of the turn in the transcript that an input started, or `None`."""
         await self._view.refresh()
         runs: dict[Any, None] = {}
         for record in reversed(self._view.records):
@@ -424,15 +454,6 @@ class Session:
             raise AgentChangedError(
                 found.head.run_id or "", f"it belongs to the agent {found.head.agent!r}, not to {self.agent.name!r}"
             )
-
-
-def _checked(messages: Sequence[Message], max_record: int) -> list[Record]:
-    """Return messages as they will be stored, or raise before anything is written."""
-    if not messages:
-        raise InvalidArgumentError("input", "must be text, or one message or more")
-    records = [message.to_record() for message in messages]
-    encode_records(records, "input", max_record)
-    return records
 
 
 def _described(found: Checkpoint) -> PendingTurn:
