@@ -13,19 +13,19 @@ from perdure.contracts.checkpoints import CheckpointHead
 from perdure_conformance.parts import Stores, request
 
 KEY = "storm"
-BATCH = 3
+BATCH = 12
 
 
 def batch(number: int) -> list[dict[str, Any]]:
     """Return the records of the n-th write: several, so that a torn batch shows."""
-    return [{"write": number, "place": place, "text": "x" * 300} for place in range(BATCH)]
+    return [{"write": number, "place": place, "text": "x" * 100} for place in range(BATCH)]
 
 
-async def storm(stores: Stores, kind: str, say: Callable[[object], None]) -> None:
-    """Write until killed, and say the number of each write that was acknowledged."""
+async def storm(stores: Stores, kind: str, stop: int, say: Callable[[object], None]) -> None:
+    """Write until `stop` writes are done, 0: until killed, and say the number of each that was acknowledged."""
     number = 0
     version = 0
-    while True:
+    while number != stop or not stop:
         number += 1
         version = await WRITERS[kind](stores, number, version)
         say(number)

@@ -128,7 +128,8 @@ async def serve(url: str) -> None:
             await stores.close()
             return
         if name == "storm":
-            await storm(stores, command["kind"], say)
+            await storm(stores, command["kind"], command["stop"], say)
+            continue
         say("open" if name == "open" else await _answer(COMMANDS[name](stores, **command)))
 
 

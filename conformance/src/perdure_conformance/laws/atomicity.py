@@ -10,7 +10,7 @@ from perdure.errors import NotJsonError, VersionConflictError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import equal, holds, raises
 from perdure_conformance.laws.register import law, law_of_each
-from perdure_conformance.parts import CHECKPOINTS, LISTS, SESSIONS, WritablePart
+from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, SESSIONS, WritablePart, request
 
 
 @law_of_each("refused-batch-leaves-nothing", parts=LISTS, promise=3, methods=["write"])
@@ -133,6 +133,30 @@ async def head_and_entries_change_together(bench: Bench) -> None:
         await first.checkpoints.append("s1", [{"n": number}], expected_version=None, head=head)
         await asyncio.sleep(0)
     writing = False
+    await reading
+
+
+@law("approvals-decision-is-seen-whole", parts=[APPROVALS], promise=3, methods=["approvals.decide"])
+async def decision_is_seen_whole(bench: Bench) -> None:
+    """Status, decision and version of an approval are seen together, by get and by list."""
+    first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
+    asked = [await first.approvals.create(request(f"s1.turn-1.s0.c{number}")) for number in range(15)]
+    deciding = True
+
+    async def reader() -> None:
+        while deciding:
+            listed = (await second.approvals.list()).items
+            for before, one in zip(asked, sorted(listed, key=lambda one: int(one.id.partition("c")[2])), strict=True):
+                note = one.decision.note if one.decision else None
+                seen = (one.status, note, one.version - before.version)
+                holds(seen in (("pending", None, 0), ("approved", "n", 1)), f"a decision seen in parts: {seen}")
+            await asyncio.sleep(0)
+
+    reading = asyncio.create_task(reader())
+    for one in asked:
+        await first.approvals.decide(one.id, approved=True, note="n")
+        await asyncio.sleep(0)
+    deciding = False
     await reading
 
 

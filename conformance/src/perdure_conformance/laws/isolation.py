@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.errors import InvalidIdError, StoreURLError, VersionConflictError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import broken, equal, raises
-from perdure_conformance.laws.register import law_of_each
+from perdure_conformance.laws.register import law, law_of_each
 from perdure_conformance.parts import LISTS, Part, Stores, WritablePart
 
 NAMESPACES = ("default", "a", "ab", "a_", "a-", "A", "a-b", "b", "aa", "n" * 48)
@@ -77,8 +77,8 @@ async def namespaces_write_their_own(bench: Bench, part: WritablePart) -> None:
         equal(await part.values(store, "s1"), expected, f"the key in namespace {name} after a write in a")
 
 
-@law_of_each("bad-namespaces-are-refused", promise=11)
-async def bad_namespaces_are_refused(bench: Bench, part: Part) -> None:
+@law("bad-namespaces-are-refused", promise=11)
+async def bad_namespaces_are_refused(bench: Bench) -> None:
     """A namespace that breaks its rule is refused when the store is opened."""
     for bad in ("a/b", "..", "a b", "n" * 65, "a:b", "%00"):
         try:

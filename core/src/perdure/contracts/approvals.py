@@ -266,10 +266,10 @@ class ApprovalStore(Store):
         Laws: approvals-bad-decisions-are-refused, approvals-cancelled-decide-is-whole-or-absent,
             approvals-decidable-until-expiry, approvals-decided-once, approvals-decision-adds-one,
             approvals-decision-comes-at-the-clock, approvals-decision-is-a-snapshot, approvals-decision-is-recorded-whole,
-            approvals-decision-survives-kill, approvals-decision-survives-reopening, approvals-expired-is-rejected,
-            approvals-kept-ones-stay-open, approvals-one-of-many-handles-decides, approvals-one-of-many-processes-decides,
-            approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits, approvals-same-decision-again-is-fine,
-            approvals-unknown-is-not-created
+            approvals-decision-is-seen-whole, approvals-decision-survives-kill, approvals-decision-survives-reopening,
+            approvals-expired-is-rejected, approvals-kept-ones-stay-open, approvals-one-of-many-handles-decides,
+            approvals-one-of-many-processes-decides, approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits,
+            approvals-same-decision-again-is-fine, approvals-unknown-is-not-created
         """
         check_approval_id(approval_id)
         decision = self._settle_decision(approved, note, arguments, decided_by, at)

@@ -1,0 +1,171 @@
+"""The runner without pytest: verdicts, hanging stores, escaped errors, and what may be called a pass."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from perdure import AgentStore, open_store
+from perdure.clock import Clock
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import NotRunError
+from perdure_conformance.laws.register import Law
+from perdure_conformance.runner import Outcome, Verdict, all_held, run_law, run_laws
+from perdure_conformance.target import Place, Target
+
+MEMORY = Target.from_url("memory:{place}")
+
+
+def trial(function: Any, *, target: Target = MEMORY, timeout: float = 5.0, **more: Any) -> Verdict:
+    return run_law(target, Law("a-law", "A sentence.", "area", function, ("sessions",), timeout=timeout, **more))
+
+
+def test_laws_run_and_pass_without_pytest() -> None:
+    names = ["sessions-write-adds-one", "approvals-decided-once"]
+    verdicts = run_laws(MEMORY, names)
+    assert [(one.law.id, one.outcome) for one in verdicts] == [(name, Outcome.PASSED) for name in names]
+    assert all_held(verdicts)
+    assert str(verdicts[0]) == "sessions-write-adds-one: passed on memory"
+
+
+def test_an_unknown_law_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        run_laws(MEMORY, ["no-such-law"])
+
+
+def test_nothing_run_is_not_a_pass() -> None:
+    verdicts = run_laws(MEMORY, ["sessions-append-survives-kill"])
+    assert [(one.outcome, one.message) for one in verdicts] == [
+        (Outcome.NOT_CLAIMED, "sessions does not declare durable")
+    ]
+    assert not all_held(verdicts)
+    assert not all_held([])
+
+
+def test_a_law_that_cannot_be_tried_says_why() -> None:
+    async def law(bench: Bench) -> None:
+        raise NotRunError("no way to try")
+
+    assert (trial(law).outcome, trial(law).message) == (Outcome.NOT_RUN, "no way to try")
+
+
+def test_a_place_that_opens_once_leaves_laws_unrun() -> None:
+    once = Target("once", MEMORY.opener, reopens=False)
+    (verdict,) = run_laws(once, ["sessions-second-handle-finds-the-data"])
+    assert (verdict.outcome, verdict.message) == (Outcome.NOT_RUN, "the target cannot open a place a second time")
+
+
+def test_a_store_that_hangs_is_a_failed_law() -> None:
+    async def law(bench: Bench) -> None:
+        await asyncio.Event().wait()
+
+    began = time.monotonic()
+    verdict = trial(law, timeout=0.2)
+    assert verdict.outcome is Outcome.FAILED
+    assert "did not end within 0.2 seconds" in verdict.message
+    assert time.monotonic() - began < 5
+
+
+def test_a_store_that_blocks_its_loop_is_a_failed_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure_conformance.runner.GRACE", 0.1)
+
+    async def law(bench: Bench) -> None:
+        time.sleep(1.0)  # noqa: ASYNC251  # reason: this is what a blocking store does
+
+    verdict = trial(law, timeout=0.1)
+    assert (verdict.outcome, "blocked its event loop" in verdict.message) == (Outcome.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), RuntimeError(), asyncio.CancelledError(), SystemExit(3), TimeoutError()]
+)
+def test_whatever_escapes_is_a_failed_law_with_a_message(error: BaseException) -> None:
+    async def law(bench: Bench) -> None:
+        raise error
+
+    verdict = trial(law)
+    assert verdict.outcome is Outcome.FAILED
+    assert type(error).__name__ in verdict.message
+
+
+def test_a_store_that_does_not_open_is_a_failed_law() -> None:
+    async def opener(place: Place, clock: Clock) -> AgentStore:
+        raise OSError("no such disk")
+
+    async def law(bench: Bench) -> None:
+        """Ask nothing."""
+
+    verdict = trial(law, target=Target("broken", opener))
+    assert verdict.outcome is Outcome.FAILED
+    assert "no such disk" in verdict.message
+
+
+def test_a_store_that_does_not_close_is_a_failed_law() -> None:
+    async def closing() -> None:
+        raise OSError("still busy")
+
+    async def opener(place: Place, clock: Clock) -> AgentStore:
+        inner = await open_store(f"memory:{place.name}", clock=clock)
+        return AgentStore(sessions=inner.sessions, closing=closing)
+
+    async def law(bench: Bench) -> None:
+        """Ask nothing."""
+
+    verdict = trial(law, target=Target("stubborn", opener))
+    assert verdict.outcome is Outcome.FAILED
+    assert "still busy" in verdict.message
+
+
+def test_a_part_that_is_absent_claims_nothing() -> None:
+    async def opener(place: Place, clock: Clock) -> AgentStore:
+        inner = await open_store(f"memory:{place.name}", clock=clock)
+        return AgentStore(sessions=inner.sessions, clock=clock, closing=inner.close)
+
+    names = ["sessions-write-adds-one", "approvals-decided-once"]
+    outcomes = [one.outcome for one in run_laws(Target("sessions only", opener), names)]
+    assert outcomes == [Outcome.PASSED, Outcome.NOT_CLAIMED]
+
+
+def test_each_law_has_a_loop_and_a_place_of_its_own() -> None:
+    seen: list[Any] = []
+
+    async def law(bench: Bench) -> None:
+        seen.append((asyncio.get_running_loop(), bench.place.name))
+
+    assert [trial(law).outcome, trial(law).outcome] == [Outcome.PASSED] * 2
+    assert seen[0][0] is not seen[1][0]
+    assert seen[0][1] != seen[1][1]
+
+
+def test_drawn_cases_are_the_same_each_time_and_the_smallest_is_told() -> None:
+    def cases() -> Any:
+        from hypothesis import strategies as st
+
+        return st.integers(0, 1000)
+
+    drawn: list[list[int]] = [[], []]
+
+    def law_into(found: list[int]) -> Any:
+        async def law(bench: Bench, case: int) -> None:
+            found.append(case)
+            assert case < 500, f"expected less than 500, got {case}"
+
+        return law
+
+    verdicts = [trial(law_into(found), cases=cases, examples=30) for found in drawn]
+    assert drawn[0] == drawn[1]
+    assert verdicts[0].outcome is Outcome.FAILED
+    assert "got 500" in verdicts[0].message
+
+
+def test_the_url_of_a_place_holds_all_of_it(tmp_path: Any) -> None:
+    def url(text: str, **place: Any) -> str | None:
+        target = Target.from_url(text)
+        assert target.url is not None
+        return target.url(Place("p1", tmp_path, **place))
+
+    assert url("memory:{place}") == "memory:p1"
+    assert url("sqlite:{dir}/x.db", namespace="a", max_record=5) == f"sqlite:{tmp_path}/x.db?namespace=a&max_record=5"
+    assert url("redis://host/0?ssl=1") == "redis://host/0?ssl=1&namespace=p1-default"
+    assert url("redis://host", namespace="ab") == "redis://host?namespace=p1-ab"
