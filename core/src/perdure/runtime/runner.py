@@ -19,7 +19,6 @@ from perdure.errors import (
     SessionConflictError,
     SessionDeletedError,
     StoreError,
-    UnsupportedOperationError,
     VersionConflictError,
 )
 from perdure.ownership import OwnedJournal, OwnershipLostError, uninterrupted
@@ -31,6 +30,7 @@ from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
+    from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
     from perdure.runtime.agent import Agent
     from perdure.runtime.messages import Message
@@ -145,7 +145,7 @@ class Runner:
                 self.state.finish_reason = reason
             self._committing = True
             await uninterrupted(self._commit())
-        except OwnershipLostError:
+        except (OwnershipLostError, SessionDeletedError):
             raise
         except asyncio.CancelledError:
             if not self._lost and not self._aborted:
@@ -171,9 +171,14 @@ class Runner:
     async def _load_base(self) -> None:
         """Read the transcript; the first time it becomes the base, later it must still begin with the base."""
         transcript = await self.view.refresh()
+        head = self.journal.head
+        if transcript is None and head.base_version is None:
+            # Deleted between the look at the session and the opening: nothing has run, and a turn without its session could
+            # never be saved.
+            await self.journal.delete()
+            raise SessionDeletedError(self.journal.key)
         if transcript is None:
             raise self._conflict("the session was deleted")
-        head = self.journal.head
         gone = head.base_version is not None and transcript.rewritten > head.base_version
         if head.base_version is None or (gone and self.rebase):
             self.journal.note(base_version=transcript.version, base_count=transcript.count)
@@ -232,35 +237,50 @@ class Runner:
         key, run_id = self.journal.key, self.state.run_id
         await self.view.refresh()
         result = result_of(self.view.records, run_id)
+        found = await self.store.checkpoints.load(key)
         if result is not None:
+            await self._clean_up(found)
             # Whoever took the turn over may have gone further than this task has seen: the transcript says what it came to.
             self._saved = result
             return result.finish_reason
-        found = await self.store.checkpoints.load(key)
         if found is not None and found.head.run_id == run_id and found.head.status in TURN_STATUSES:
             raise SessionBusyError(key, found.head.owner, found.head.lease_expires_at)
-        await self._clean_up(deleted=found is None)
+        await self._clean_up(found)
         if found is None:
             raise SessionDeletedError(key)
         if found.head.run_id == run_id and found.head.status != IDLE:
             raise SessionBusyError(key, found.head.owner, found.head.lease_expires_at)
         raise self._conflict("it was dropped")
 
-    async def _clean_up(self, *, deleted: bool) -> None:
-        """Take back approvals that were asked for after the turn was dropped: its run id never comes again."""
-        for step in self.state.steps:
-            for call in step.calls:
-                for approval_id in {call.id, call.doubt_id} if call.gated or call.attempts else set():
-                    with contextlib.suppress(
-                        ApprovalAlreadyResolvedError,
-                        ApprovalNotFoundError,
-                        UnsupportedOperationError,
-                        OutcomeUnknownError,
-                    ):
-                        if deleted:
-                            await self.store.approvals.delete(approval_id)
-                        else:
-                            await self.store.approvals.cancel(approval_id, reason="the turn was dropped")
+    async def _clean_up(self, found: Checkpoint | None) -> None:
+        """Take back approvals that were asked for after the turn was over: its run id never comes again.
+
+        Whoever dropped or deleted the turn has seen to those that it could find. In a conversation that is deleted, or
+        being so, none may stay; a dropped turn's stay as cancelled, if anybody can have heard of them.
+        """
+        if "approvals" not in self.store:
+            return
+        deleted = found is None or found.head.status == "deleting" or not self._same_life(found)
+        for call in (call for step in self.state.steps for call in step.calls):
+            questions = [call.id] * call.gated + [call.doubt_id] * (call.attempts > 0)
+            for approval_id in questions:
+                late = await self.store.approvals.get(approval_id)
+                # A decided one is no question any more: whoever deletes has found it, and who lets go needs it.
+                if late is not None and (found is None or not late.decided):
+                    await self._take_back(late, unheard=deleted or approval_id not in call.asked)
+
+    async def _take_back(self, late: Approval, *, unheard: bool) -> None:
+        with contextlib.suppress(
+            ApprovalAlreadyResolvedError, ApprovalNotFoundError, OutcomeUnknownError, VersionConflictError
+        ):
+            if unheard and self.store.approvals.capabilities.delete:
+                await self.store.approvals.delete(late.id, expected_version=late.version)
+            else:
+                await self.store.approvals.cancel(late.id, reason="the turn was dropped")
+
+    def _same_life(self, found: Checkpoint) -> bool:
+        """Whether a journal was not deleted since it was ours: one that is created again starts anywhere in 40 bits."""
+        return 0 <= found.version - self.journal.version < 2**20
 
     def _result(self, reason: str) -> TurnResult:
         if self._saved is not None:
