@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -258,17 +257,18 @@ class ConversationWorld:
         session = self.session(store)
         for _ in range(5):
             try:
-                await session.resume()
+                if await session.resume() is None:
+                    break
             except SessionAwaitingApprovalError as error:
                 for approval_id in error.approval_ids:
                     await store.decide(approval_id, approved=True)
-                continue
             except ToolOutcomeUnknownError as error:
                 doubts.append(error.args[1])
                 await session.discard_pending()
             except SessionConflictError:
                 await session.discard_pending()
-            break
+            except SessionDeletedError:
+                break
         found = await self.turn_journal()
         assert found is None or found.head.status == "idle", f"it does not come to rest: {found.head}"
         return doubts

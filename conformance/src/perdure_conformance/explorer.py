@@ -178,6 +178,8 @@ class Explorer:
             state = run.state()
             if not schedule:
                 self.coverage.start = state
+            elif state not in self.coverage.graph:
+                raise AssertionError("a program does not do the same again: something random decides what it does")
             for step in schedule[-1:]:
                 state = await self._follow(run, state, step)
             while state not in self.coverage.graph:

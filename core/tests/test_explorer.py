@@ -1,0 +1,257 @@
+"""Two processes on one conversation, in every order of their store calls: nothing is lost, doubled or left behind."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure import AgentStore, TurnResult
+from perdure.errors import (
+    ApprovalAlreadyResolvedError,
+    ApprovalNotFoundError,
+    ApprovalOrphanedError,
+    ToolOutcomeUnknownError,
+)
+from perdure_conformance.conversation_world import SESSION, TYPED, ConversationWorld
+from perdure_conformance.explorer import Bounds, Explorer
+from perdure_conformance.stepping import has_died
+from perdure_memory.journal import MemoryJournal
+
+pytestmark = pytest.mark.anyio
+
+Program = Callable[[ConversationWorld, AgentStore], Coroutine[Any, Any, Any]]
+WEEK = timedelta(days=7)
+
+
+def send(given: str, input_id: str | None = None) -> Program:
+    return lambda world, store: world.session(store).send(given, input_id=input_id)
+
+
+def resume(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
+    return world.session(store).resume()
+
+
+def discard(*, force: bool = False) -> Program:
+    return lambda world, store: world.session(store).discard_pending(force=force)
+
+
+def clear(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
+    return world.session(store).clear()
+
+
+def delete(*, force: bool = False) -> Program:
+    return lambda _, store: store.delete_session(SESSION, force=force)
+
+
+def prune(_: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
+    return store.prune(older_than=WEEK)
+
+
+def resolve(*, approved: bool) -> Program:
+    async def run(world: ConversationWorld, store: AgentStore) -> TurnResult:
+        (approval,) = await world.approvals()
+        return await world.agent(store).approvals.resolve(approval.id, approved=approved)
+
+    return run
+
+
+def decide(*, approved: bool = True) -> Program:
+    async def run(_: ConversationWorld, store: AgentStore) -> None:
+        for approval in (await store.approvals.list(status="pending")).items:
+            await store.decide(approval.id, approved=approved)
+
+    return run
+
+
+def entitle(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
+    return world.session(store).update_state(lambda state: {**state, "title": "a title"})
+
+
+# --- where the two start ---
+
+
+async def nothing(world: ConversationWorld, atomic: bool) -> None:
+    pass
+
+
+async def old(world: ConversationWorld, atomic: bool) -> None:
+    await world.turn("pay long ago")
+    world.clock.advance(2 * WEEK)
+
+
+async def begun(world: ConversationWorld, atomic: bool) -> None:
+    await world.turn("pay before")
+    await world.cut("pay c", 1)
+
+
+async def called(world: ConversationWorld, atomic: bool) -> None:
+    await world.turn("pay before")
+    await world.cut("pay c", 2)
+
+
+async def doubtful(world: ConversationWorld, atomic: bool) -> None:
+    await world.turn("pay before")
+    await world.cut("pay c", 3)
+
+
+async def finished(world: ConversationWorld, atomic: bool) -> None:
+    await world.turn("pay before")
+    await world.cut("pay c", 6, atomic=False)
+
+
+async def old_finished(world: ConversationWorld, atomic: bool) -> None:
+    await finished(world, atomic)
+    world.clock.advance(2 * WEEK)
+
+
+async def waiting(world: ConversationWorld, atomic: bool) -> None:
+    await world.turn("ask c")
+
+
+async def decided(world: ConversationWorld, atomic: bool) -> None:
+    await world.turn("ask c")
+    await decide()(world, world.fresh("earlier"))
+
+
+async def old_decided(world: ConversationWorld, atomic: bool) -> None:
+    await decided(world, atomic)
+    world.clock.advance(2 * WEEK)
+
+
+# --- what some pairs promise beyond what all do ---
+
+
+async def nothing_is_left(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
+    if outcomes["B"] is True and not has_died(outcomes["A"]):
+        await world.check_nothing_left()
+
+
+async def a_decision_is_seen(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
+    if any(map(has_died, outcomes.values())):
+        return
+    found, approvals = await world.turn_journal(), await world.approvals()
+    if found is not None and found.head.status == "awaiting-approval":
+        assert any(not approval.decided for approval in approvals), "all is decided, and nobody was told"
+
+
+async def the_title_is_kept(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
+    found = await world.fresh().sessions.load(SESSION)
+    if not has_died(outcomes["B"]):
+        assert found is not None
+        assert found.state == {"title": "a title"}
+
+
+async def it_is_one_turn(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
+    results = [outcome for outcome in outcomes.values() if isinstance(outcome, TurnResult)]
+    assert len({(result.run_id, result.text) for result in results}) <= 1, results
+
+
+async def one_decision_holds(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
+    (approval,) = await world.approvals()
+    assert len(world.facts.effects) <= (approval.status == "approved")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two programs, where they start, and what they may raise."""
+
+    start: Callable[[ConversationWorld, bool], Awaitable[None]]
+    first: Program
+    second: Program
+    keeps: bool = True
+    raises: tuple[type[BaseException], ...] = ()
+    after: Callable[[ConversationWorld, Mapping[str, Any]], Awaitable[None]] | None = field(default=None)
+
+
+DOUBT = (ToolOutcomeUnknownError,)
+RESOLVING = (ApprovalAlreadyResolvedError, ApprovalOrphanedError, *DOUBT)
+PAIRS = {
+    "send, send": Pair(nothing, send("pay a"), send("pay b"), raises=DOUBT),
+    "send, send the same": Pair(nothing, send("pay a", "i"), send("pay a", "i"), raises=DOUBT, after=it_is_one_turn),
+    "send, resume": Pair(called, send("pay a"), resume, raises=DOUBT),
+    "send to wait, resume": Pair(begun, send("ask a"), resume, raises=DOUBT),
+    "resume, resume from the call": Pair(called, resume, resume, raises=DOUBT),
+    "resume, resume from the doubt": Pair(doubtful, resume, resume, raises=DOUBT),
+    "resume, resume from the end": Pair(finished, resume, resume),
+    "resume, resume from the decision": Pair(decided, resume, resume, raises=DOUBT),
+    "resume, discard": Pair(called, resume, discard(), keeps=False, raises=DOUBT),
+    "resume, discard by force": Pair(called, resume, discard(force=True), keeps=False, raises=DOUBT),
+    "resume, discard from the end": Pair(finished, resume, discard(), keeps=True),
+    "send, discard by force": Pair(nothing, send("ask a"), discard(force=True), keeps=False, raises=DOUBT),
+    "resolve, resolve": Pair(waiting, resolve(approved=True), resolve(approved=True), raises=DOUBT),
+    "resolve yes, resolve no": Pair(
+        waiting, resolve(approved=True), resolve(approved=False), raises=RESOLVING, after=one_decision_holds
+    ),
+    "resolve, discard": Pair(
+        waiting, resolve(approved=True), discard(), keeps=False, raises=RESOLVING, after=one_decision_holds
+    ),
+    "resume, delete": Pair(called, resume, delete(), keeps=False, raises=DOUBT, after=nothing_is_left),
+    "resume, delete by force": Pair(
+        called, resume, delete(force=True), keeps=False, raises=DOUBT, after=nothing_is_left
+    ),
+    "send to wait, delete by force": Pair(nothing, send("ask a"), delete(force=True), keeps=False, raises=DOUBT),
+    "resolve, delete": Pair(
+        waiting, resolve(approved=True), delete(), keeps=False,
+        raises=(*RESOLVING, ApprovalNotFoundError), after=nothing_is_left,
+    ),
+    "delete, delete": Pair(decided, delete(), delete(), keeps=False),
+    "clear, resume": Pair(called, clear, resume, keeps=False, raises=DOUBT),
+    "clear, resume from the end": Pair(finished, clear, resume, keeps=False),
+    "clear, send": Pair(old, clear, send("pay a"), keeps=False, raises=DOUBT),
+    "prune, send": Pair(old, prune, send("pay a"), raises=DOUBT),
+    "prune, send after a decision": Pair(old_decided, prune, send("pay a"), raises=DOUBT),
+    "prune, resume from the decision": Pair(old_decided, prune, resume, raises=DOUBT),
+    "prune, resume from the end": Pair(old_finished, prune, resume),
+    "send to wait, decide": Pair(
+        nothing, send("ask a"), decide(), raises=(ApprovalNotFoundError, *DOUBT), after=a_decision_is_seen
+    ),
+    "send, entitle": Pair(nothing, send("pay a"), entitle, raises=DOUBT, after=the_title_is_kept),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the two know of each other."""
+
+    same_host: bool = True
+    slow_switches: bool = False
+    killed: str | None = None
+
+
+SETTINGS = {
+    "alive": Setting(),
+    "elsewhere": Setting(same_host=False, slow_switches=True),
+    "first dies": Setting(killed="A"),
+    "second dies": Setting(killed="B"),
+}
+
+
+def explorer(pair: str, setting: str, bounds: Bounds) -> Explorer:
+    made, where = PAIRS[pair], SETTINGS[setting]
+
+    async def make() -> ConversationWorld:
+        world = ConversationWorld(
+            MemoryJournal(),
+            {"A": made.first, "B": made.second},
+            allowed=(*TYPED, *made.raises),
+            keeps=made.keeps,
+            same_host=where.same_host,
+            slow_switches=where.slow_switches,
+            after=made.after,
+        )
+        await made.start(world, bool(bounds.atomic))
+        return world
+
+    kind = "atomic" if bounds.atomic else "not atomic"
+    return Explorer(f"A and B of {pair!r} ({setting}, {kind})", ("A", "B"), make, bounds)
+
+
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "not atomic"])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("pair", PAIRS)
+async def test_all_orders_with_two_switches(pair: str, setting: str, atomic: bool) -> None:
+    covered = await explorer(pair, setting, Bounds(2, SETTINGS[setting].killed, atomic=atomic)).explore()
+    print(f"{pair} ({setting}): {covered}")
+    assert covered.ends >= 2
