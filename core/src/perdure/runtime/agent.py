@@ -202,8 +202,12 @@ class AgentApprovals:
             ApprovalAlreadyResolvedError: Another decision is recorded.
             ApprovalExpiredError: It had expired, and counts as rejected; `resume` continues the turn.
             ApprovalOrphanedError: Its run was dropped; nothing ran.
+            AgentChangedError: It belongs to another agent; nothing was decided.
         """
         agent = self._agent
+        asked = await self.get(approval_id)
+        if asked is not None and asked.agent != agent.name:
+            raise AgentChangedError(asked.run_id, f"it belongs to the agent {asked.agent!r}, not to {agent.name!r}")
         try:
             approval = await self.decide(
                 approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by
@@ -212,8 +216,6 @@ class AgentApprovals:
             if error.approval.status != CANCELLED:
                 raise
             raise ApprovalOrphanedError(approval_id, error.approval.run_id) from error
-        if approval.agent != agent.name:
-            raise AgentChangedError(approval.run_id, f"it belongs to the agent {approval.agent!r}")
         if approval.session_id is None:
             raise ApprovalOrphanedError(approval_id, approval.run_id)
         return await agent.session(approval.session_id).continue_run(approval.run_id, approval_id)
