@@ -386,10 +386,7 @@ class ApprovalStore(Store):
             raise InvalidArgumentError("status", f"must be one of {', '.join(APPROVAL_STATUSES)}")
         before, limit = check.check_optional_time(before, "before"), check.check_count(limit, "limit")
         cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
-        if limit == 0:
-            self._enter()
-            return Page((), cursor)
-        return await self._reading(
+        page = await self._reading(
             "list",
             "approvals",
             self._list,
@@ -398,8 +395,9 @@ class ApprovalStore(Store):
             status=status,
             before=before,
             cursor=cursor,
-            limit=limit,
+            limit=max(limit, 1),  # 0 asks too, so that a closed or damaged store says so
         )
+        return page if limit else Page((), cursor)
 
     @final
     async def delete(self, approval_id: str, *, expected_version: int | None = None) -> bool:

@@ -366,9 +366,6 @@ class CheckpointStore(Store):
         before = check.check_optional_time(before, "before")
         order, limit = check.check_order(order), check.check_count(limit, "limit")
         cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
-        if limit == 0:
-            self._enter()
-            return Page((), cursor)
         page = await self._reading(
             "list",
             "turn journals",
@@ -378,8 +375,10 @@ class CheckpointStore(Store):
             before=before,
             order=order,
             cursor=cursor,
-            limit=limit,
+            limit=max(limit, 1),
         )
+        if limit == 0:
+            return Page((), cursor)  # it was asked all the same, so that a closed or damaged store says so
         return Page(tuple(self._info(stored) for stored in page.items), page.cursor)
 
     # --- what a backend implements ---

@@ -335,12 +335,11 @@ class SessionStore(Store):
         order, limit = check.check_order(order), check.check_count(limit, "limit")
         cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
         self.require("list")
-        if limit == 0:
-            self._enter()
-            return Page((), cursor)
         page = await self._reading(
-            "list", "sessions", self._list, scope=scope, before=before, order=order, cursor=cursor, limit=limit
+            "list", "sessions", self._list, scope=scope, before=before, order=order, cursor=cursor, limit=max(limit, 1)
         )
+        if limit == 0:
+            return Page((), cursor)  # it was asked all the same, so that a closed or damaged store says so
         return Page(tuple(self._info(stored) for stored in page.items), page.cursor)
 
     # --- what a backend implements ---
