@@ -1,0 +1,287 @@
+"""Aborting drops a turn; cancelling the task of a `send` is a crash, after which the turn is pending."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from core.tests.processes import another, elsewhere
+
+from perdure import Agent, AgentStore, Lease, Session, ToolCall, TurnResult, tool
+from perdure.errors import SessionBusyError, SessionConflictError, SessionDeletedError, ToolOutcomeUnknownError
+from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
+from perdure_conformance.interception import Call, Interception
+from perdure_conformance.manual_clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+class Held:
+    """A model, or a tool, that says when it was reached and waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(self) -> None:
+        self.reached.set()
+        await self.may_go_on.wait()
+
+    def agent(self, store: AgentStore) -> Agent:
+        """An agent whose model waits whenever the input is `wait`."""
+
+        async def answer(request: ModelRequest) -> ModelResponse:
+            if request.messages[-1].text == "wait":
+                await self.wait()
+            return ModelResponse(text=f"re: {request.messages[-1].text}")
+
+        return Agent(model=FunctionModel(answer), store=store)
+
+    def paying(self, store: AgentStore, **options: Any) -> Agent:
+        """An agent whose tool waits."""
+
+        @tool(**options)
+        async def pay() -> str:
+            await self.wait()
+            return "paid"
+
+        return Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done", "more"]), tools=[pay], store=store)
+
+
+async def start(held: Held, send: Awaitable[TurnResult]) -> asyncio.Task[TurnResult]:
+    task = asyncio.ensure_future(send)
+    await held.reached.wait()
+    return task
+
+
+async def texts(session: Session) -> list[str]:
+    return [message.text for message in await session.load()]
+
+
+# --- abort ---
+
+
+@pytest.mark.parametrize("where", ["model", "tool"])
+async def test_abort_from_another_session_object(any_store: AgentStore, where: str) -> None:
+    held = Held()
+    agent = held.agent(any_store) if where == "model" else held.paying(any_store)
+    task = await start(held, agent.session("s").send("wait"))
+    assert await agent.session("s").abort() is True
+    result = await task
+    assert result.finish_reason == "aborted"
+    assert await agent.session("s").pending() is None
+    assert await texts(agent.session("s")) == []
+    assert await agent.session("s").result(result.run_id) is None
+    other = Agent(model=ScriptedModel(["again"]), store=any_store)
+    assert (await other.session("s").send("more")).text == "again"  # an aborted turn is absent: nothing is merged
+
+
+async def test_abort_cancels_what_was_asked(store: AgentStore) -> None:
+    held = Held()
+
+    @tool(needs_approval=True)
+    def gated() -> None: ...
+
+    @tool
+    async def free() -> None:
+        await held.wait()
+
+    model = ScriptedModel([[ToolCall("c1", "gated"), ToolCall("c2", "free")]])
+    session = Agent(model=model, tools=[gated, free], store=store).session("s")
+    task = await start(held, session.send("go"))
+    await session.abort()
+    assert (await task).finish_reason == "aborted"
+    (approval,) = (await store.approvals.list()).items
+    assert approval.status == "cancelled"
+
+
+async def test_a_tool_may_abort_its_own_turn(store: AgentStore) -> None:
+    @tool
+    async def stop() -> None:
+        await agent.session("s").abort()
+
+    agent = Agent(model=ScriptedModel([[ToolCall("c1", "stop")], "never"]), tools=[stop], store=store)
+    assert (await agent.session("s").send("go")).finish_reason == "aborted"
+    assert await agent.session("s").pending() is None
+
+
+async def test_abort_while_the_turn_is_being_saved_lets_it_be_saved(store: AgentStore) -> None:
+    held, interception = Held(), Interception()
+    agent = held.agent(another(store, interception))
+
+    async def before(call: Call) -> None:
+        if "Replace" in str(call):
+            await held.wait()
+
+    interception.before = before
+    task = await start(held, agent.session("s").send("hello"))
+    abort = asyncio.create_task(agent.session("s").abort())
+    await asyncio.sleep(0)
+    held.may_go_on.set()
+    assert await abort is True
+    assert (await task).finish_reason == "stop"
+    assert await texts(agent.session("s")) == ["hello", "re: hello"]
+
+
+async def test_abort_between_waiting_and_looking_once_more(store: AgentStore) -> None:
+    """An abort that comes while a turn is about to wait is not lost."""
+    held, interception = Held(), Interception()
+
+    @tool(needs_approval=True)
+    def pay() -> None: ...
+
+    agent = Agent(model=ScriptedModel([[ToolCall("c1", "pay")]]), tools=[pay], store=another(store, interception))
+
+    async def after(call: Call) -> None:
+        if call.number == 6:  # the turn was set to wait
+            await held.wait()
+
+    interception.after = after
+    task = await start(held, agent.session("s").send("go"))
+    abort = asyncio.create_task(agent.session("s").abort())
+    await asyncio.sleep(0)
+    held.may_go_on.set()
+    await abort
+    assert (await task).finish_reason == "aborted"
+    assert await agent.session("s").pending() is None
+
+
+# --- cancelling the task of a send ---
+
+
+@pytest.mark.parametrize("where", ["model", "idempotent", "doubtful"])
+async def test_a_cancelled_send_leaves_the_turn_pending(any_store: AgentStore, where: str) -> None:
+    held = Held()
+    agent = held.agent(any_store) if where == "model" else held.paying(any_store, idempotent=where == "idempotent")
+    task = await start(held, agent.session("s").send("wait"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    pending = await agent.session("s").pending()
+    assert pending is not None
+    assert (pending.status, pending.owner) == ("in-progress", None)  # given up in the same breath
+    held.may_go_on.set()
+    if where == "doubtful":
+        with pytest.raises(ToolOutcomeUnknownError):
+            await agent.session("s").resume()
+        return
+    result = await agent.session("s").resume()
+    assert result is not None
+    assert result.finish_reason == "stop"
+
+
+async def test_a_send_that_is_cancelled_in_line_writes_nothing(store: AgentStore) -> None:
+    held = Held()
+    agent = held.agent(store)
+    first = await start(held, agent.session("s").send("wait"))
+    second = asyncio.create_task(agent.session("s").send("never"))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    held.may_go_on.set()
+    await first
+    assert await texts(agent.session("s")) == ["wait", "re: wait"]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_a_send_that_is_cancelled_while_it_is_saved_is_saved(store: AgentStore, atomic: bool) -> None:
+    held, interception = Held(), Interception()
+    agent = held.agent(another(store, interception, atomic=atomic))
+
+    async def before(call: Call) -> None:
+        if call.number == 4:
+            await held.wait()
+
+    interception.before = before
+    task = await start(held, agent.session("s").send("hello"))
+    task.cancel()
+    held.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await agent.session("s").pending() is None
+    assert await texts(agent.session("s")) == ["hello", "re: hello"]
+
+
+async def test_a_cancelled_sync_tool_is_in_doubt(store: AgentStore) -> None:
+    loop = asyncio.get_running_loop()
+    reached, may_end = asyncio.Event(), threading.Event()
+
+    @tool(in_doubt="fail")
+    def pay() -> str:
+        loop.call_soon_threadsafe(reached.set)
+        may_end.wait(60)
+        return "paid"
+
+    session = Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done"]), tools=[pay], store=store).session("s")
+    task = asyncio.create_task(session.send("go"))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    may_end.set()
+    result = await session.resume()
+    assert result is not None
+    assert "not known" in result.messages[2].text
+
+
+# --- taken over ---
+
+
+async def taken_over(
+    store: AgentStore, clock: ManualClock, act: Callable[[Agent], Awaitable[Any]]
+) -> tuple[asyncio.Task[TurnResult], Held]:
+    """A process that sleeps in its model for so long that another acts on the conversation."""
+    held = Held()
+    sleeper = held.agent(another(store, process=elsewhere(), lease=Lease()))
+    task = await start(held, sleeper.session("s").send("wait"))
+    clock.advance(Lease().length + Lease().max_clock_skew * 2)
+    other = Held()
+    other.may_go_on.set()
+    await act(other.agent(store))
+    return task, held
+
+
+async def test_a_sleeper_returns_the_result_that_another_saved(any_store: AgentStore, clock: ManualClock) -> None:
+    task, held = await taken_over(any_store, clock, lambda agent: agent.resume("s"))
+    held.may_go_on.set()
+    result = await task
+    assert (result.text, result.finish_reason) == ("re: wait", "stop")
+    assert await texts(held.agent(any_store).session("s")) == ["wait", "re: wait"]
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda agent: agent.session("s").discard_pending(), SessionConflictError),
+        (lambda agent: agent.session("s").clear(), SessionConflictError),
+        (lambda agent: agent.store.delete_session("s"), SessionDeletedError),
+    ],
+)
+async def test_a_sleeper_whose_turn_is_gone_writes_nothing(
+    store: AgentStore, clock: ManualClock, act: Callable[[Agent], Awaitable[Any]], error: type[Exception]
+) -> None:
+    task, held = await taken_over(store, clock, act)
+    before = await store.checkpoints.load("s"), await store.sessions.load("s")
+    held.may_go_on.set()
+    with pytest.raises(error):
+        await task
+    assert (await store.checkpoints.load("s"), await store.sessions.load("s")) == before
+
+
+async def test_a_sleeper_whose_turn_another_still_runs(store: AgentStore, clock: ManualClock) -> None:
+    again = Held()
+    running: list[asyncio.Task[Any]] = []
+
+    async def act(_: Agent) -> None:
+        running.append(asyncio.create_task(again.agent(store).resume("s")))
+        await again.reached.wait()
+
+    task, held = await taken_over(store, clock, act)
+    held.may_go_on.set()
+    with pytest.raises(SessionBusyError):
+        await task
+    again.may_go_on.set()
+    assert (await running[0]).text == "re: wait"
