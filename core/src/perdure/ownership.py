@@ -192,6 +192,7 @@ class OwnedJournal:
         self._ownership = ownership
         self._checkpoints = checkpoints
         self._queue = asyncio.Lock()
+        self._left: list[Record] = []
         self._renewed = ownership.clock.monotonic()
         self._lost = False
         self._released = False
@@ -233,7 +234,7 @@ class OwnedJournal:
             if found is None:
                 await checkpoints.append(key, items, expected_version=0, head=full, at=at, version=version)
             else:
-                await owned._repeat(
+                await owned.repeat(
                     lambda: checkpoints.append(key, items, expected_version=found.version, head=full, at=at), full
                 )
         except BaseException as error:
@@ -277,6 +278,10 @@ class OwnedJournal:
         """Change fields of the head, to be written with the next append."""
         self.head = replace(self.head, **changes)
 
+    def leave(self, entries: Sequence[Record]) -> None:
+        """Have entries that tell of something that happened, and could not be written, go out with the next append."""
+        self._left.extend(entries)
+
     async def renew_if_lapsed(self) -> None:
         """Renew the lease if it ran out on our own clock; called right before a tool is."""
         if self._idle_for(self._ownership.lease.length):
@@ -312,10 +317,13 @@ class OwnedJournal:
         async with self._queue:
             self._require_ours()
             head = replace(_renewed(self._ownership, self.head), **changes)
+            left = len(self._left)
+            items = [*self._left, *entries]
             await self._write(
-                lambda: self._checkpoints.append(self.key, entries, expected_version=self.version, head=head, at=at),
+                lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
                 head,
             )
+            del self._left[:left]
 
     async def _replace(self, entries: Sequence[Record], head: CheckpointHead, at: datetime | None) -> None:
         async with self._queue:
@@ -338,27 +346,43 @@ class OwnedJournal:
                 self.forget()
 
     async def _write(self, write: Callable[[], Awaitable[int]], head: CheckpointHead) -> None:
+        began = self._ownership.clock.monotonic()  # the lease in the head runs from here, however long the write takes
         try:
-            await self._repeat(write, head)
+            await self.repeat(write, head)
         except VersionConflictError as error:
             self._lost = True
             raise OwnershipLostError(self.key) from error
         self.version += 1
         self.head = head
-        self._renewed = self._ownership.clock.monotonic()
+        self._renewed = began
 
-    async def _repeat(self, write: Callable[[], Awaitable[int]], head: CheckpointHead) -> None:
-        """Write; after an unknown outcome write once more at the same version, and on a conflict look who won."""
+    async def repeat(self, write: Callable[[], Awaitable[object]], head: CheckpointHead) -> None:
+        """Write; after an unknown outcome write once more at the same version, and on a conflict look who won.
+
+        Args:
+            write: A write at the version held, which sets the head.
+            head: That head, by which a write that landed is known.
+
+        Raises:
+            VersionConflictError: Somebody else wrote.
+            OutcomeUnknownError: Nobody knows.
+        """
         try:
             await write()
         except OutcomeUnknownError as unknown:
             try:
-                await write()
+                await self._write_again(write, head, unknown)
             except StoreUnavailableError:
-                raise unknown from None
-            except VersionConflictError as conflict:
-                if not await self._landed(head):
-                    raise conflict from unknown
+                raise unknown from None  # the first write may have happened, whatever became of the second
+
+    async def _write_again(
+        self, write: Callable[[], Awaitable[object]], head: CheckpointHead, unknown: OutcomeUnknownError
+    ) -> None:
+        try:
+            await write()
+        except VersionConflictError as conflict:
+            if not await self._landed(head):
+                raise conflict from unknown
 
     async def _landed(self, head: CheckpointHead) -> bool:
         found = await self._checkpoints.load(self.key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.contracts.checkpoints import FINISHED, IDLE, CheckpointReplace
+from perdure.contracts.checkpoints import FINISHED, CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
 from perdure.conversation import idle_head
 from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
@@ -59,16 +59,8 @@ class Commit:
 
         async def write(version: int) -> None:
             close = CheckpointReplace(self.journal.key, [], head, expected_version=version)
-            try:
-                await self.store.write(append, close)
-            except OutcomeUnknownError:
-                try:
-                    await self.store.write(append, close)
-                except VersionConflictError:
-                    # Only this write makes an idle journal of version + 1: others claim first.
-                    found = await self.store.checkpoints.load(self.journal.key)
-                    if found is None or found.version != version + 1 or found.head.status != IDLE:
-                        raise
+            # Only this write makes an idle journal of the next version: others claim first.
+            await self.journal.repeat(lambda: self.store.write(append, close), head)
 
         try:
             await self.journal.exclusively(write)
@@ -80,6 +72,7 @@ class Commit:
         """Append to the transcript at the version that the turn was made from, unless it holds the turn already."""
         head = self.journal.head
         expected, count = head.base_version, head.base_count or 0
+        repeated = False
         while True:
             try:
                 await self.store.sessions.append(self.journal.key, self.records, expected_version=expected)
@@ -88,14 +81,16 @@ class Commit:
                 seen = await self.store.sessions.load(self.journal.key)
                 if seen is not None and any(record.get("run_id") == self.state.run_id for record in seen.records):
                     return
+                await self.journal.append()  # prove: a turn that is another's has no conflict, and nothing to repeat
                 if seen is None:
                     raise self._conflict("the session was deleted") from error
                 if isinstance(error, OutcomeUnknownError) and seen.version == expected:
-                    await self.journal.append()  # prove, then repeat at the same version: at most one lands
+                    if repeated:
+                        raise
+                    repeated = True  # at the same version: at most one lands
                     continue
                 if not self.rebase and not _only_the_head_changed(seen, count, head.base_version or 0):
                     raise self._conflict("other records came in") from error
-                await self.journal.append()
                 expected = seen.version
 
     def _conflict(self, problem: str) -> SessionConflictError:

@@ -17,8 +17,10 @@ from perdure.contracts.records import encode_object
 from perdure.errors import (
     AgentChangedError,
     NotJsonError,
+    OutcomeUnknownError,
     PropagatingToolError,
     RecordTooLargeError,
+    StoreUnavailableError,
     ToolOutcomeUnknownError,
 )
 from perdure.models import ModelRequest, respond
@@ -224,10 +226,17 @@ class Turn:
         except ToolArgumentsError as error:
             plan.entries.append(self._answer(call, str(error), is_error=True))
             return
-        attempt = 1 + (self.state.resumed - call.resumed_before if tool.idempotent else call.attempts)
+        attempt = 1 + self._earlier_attempts(call, tool, first=question is not None)
         if not tool.idempotent:
             plan.entries.append(entry("tool-started", self.now(), step=call.step, call=call.place, attempt=attempt))
         plan.starts.append(_Start(call, tool, values, attempt))
+
+    def _earlier_attempts(self, call: CallState, tool: Tool, *, first: bool) -> int:
+        """How often a call may have run before; `first`: its gate is opened in this very step."""
+        if not tool.idempotent:
+            return call.attempts
+        # Its starts are not recorded: it may have run in each life of the turn since it could.
+        return 0 if first else self.state.resumed - call.resumed_before
 
     def _applied(self, call: CallState, approval: Approval) -> Record:
         decision = approval.decision
@@ -286,7 +295,7 @@ class Turn:
             if not start.tool.idempotent:
                 # The tool says itself that it failed: the attempt is not in doubt, and a resume may try again.
                 failed = entry("tool-failed", self.now(), step=call.step, call=call.place, error=str(error))
-                await self._write([failed])
+                await self._write_outcome(failed)
             raise
         except asyncio.CancelledError:
             if _cancelled_from_outside():
@@ -294,7 +303,7 @@ class Turn:
             answer = self._answer(call, "the tool cancelled itself", is_error=True)
         except Exception as error:  # noqa: BLE001  # reason: the model is told of whatever a tool raises
             answer = self._kept(call, _failure(error), is_error=True)
-        await self._write([answer])
+        await self._write_outcome(answer)
 
     def _kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
         """Return what a tool said as an answer; one that cannot be stored becomes an error that says that it ran."""
@@ -304,6 +313,17 @@ class Turn:
         except (NotJsonError, RecordTooLargeError) as error:
             return self._answer(call, f"the tool ran, but what it said cannot be stored: {error}", is_error=True)
         return answer
+
+    async def _write_outcome(self, outcome: Record) -> None:
+        """Write what became of a call; if the store fails, the append that gives the turn up tries to say it too.
+
+        Otherwise a store that is away for one moment would leave a call in doubt of which the outcome is known here.
+        """
+        try:
+            await self._write([outcome])
+        except (StoreUnavailableError, OutcomeUnknownError):
+            self.journal.leave([outcome])
+            raise
 
     async def _write(self, entries: Sequence[Record]) -> None:
         """Write entries, then take them in."""
