@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,10 @@ async def crash(world: World, number: int, outcome: str, user: User, *, atomic: 
         await finisher.use(user)
         await world.check_end()
         world.check_effects()
+        if outcome in ("unavailable", "lost", "unknown"):
+            # A store that fails once, in a process that lives on, makes no call doubtful, whatever the policy.
+            repeated = [key for key, times in Counter(effect.key for effect in world.effects).items() if times > 1]
+            assert repeated == []
     return len(first.interception.calls) >= number
 
 
