@@ -186,10 +186,11 @@ class Session:
                             raise
                         unsaved = found.head.run_id  # it can never be saved: drop it
                     continue  # the attempt has written to it, and somebody else may have come: look again
-                # Somebody else may be first, or finish our claim for us: look again.
-                with contextlib.suppress(VersionConflictError, OwnershipLostError):
+                with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
                     with await Claim.take(self.store, self.id, found, "discarding") as claim:
-                        await claim.drop_turn()
+                        # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
+                        with contextlib.suppress(OwnershipLostError):
+                            await claim.drop_turn()
                     return True
 
     async def abort(self) -> bool:
@@ -209,6 +210,7 @@ class Session:
         Raises:
             SessionAwaitingApprovalError: A turn waits for decisions; nothing was changed.
             SessionBusyError: Somebody else runs the conversation; nothing was changed.
+            SessionConflictError: Somebody else took the clearing over, and had not finished it.
             UnsupportedOperationError: The session store cannot replace; nothing was changed.
         """
         self.store.sessions.require("replace")
@@ -223,11 +225,21 @@ class Session:
                     await self._require_decided(found)
                 if found is None and await self.store.sessions.load(self.id, limit=0) is None:
                     return
-                with contextlib.suppress(VersionConflictError, OwnershipLostError):
+                with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
                     with await Claim.take(self.store, self.id, found, "clearing") as claim:
-                        await claim.clear()
-                    await self._view.refresh()
+                        await self._clear(claim)
                     return
+
+    async def _clear(self, claim: Claim) -> None:
+        """Empty the transcript; never a second time, when what stands there now may have come later."""
+        try:
+            await claim.clear()
+        except OwnershipLostError as error:
+            session = await self._view.refresh()
+            if session is not None and session.rewritten <= claim.note["session_version"]:
+                problem = "another owner took the clearing over"
+                raise SessionConflictError(self.id, claim.journal.head.run_id or self.id, problem) from error
+        await self._view.refresh()
 
     async def update_state(self, function: Callable[[Record], Record | Awaitable[Record]]) -> Record:
         """Change the user's own object beside the transcript: read, apply, write at the version read, and repeat.
