@@ -167,7 +167,7 @@ class _Pruning:
 
     def _waits(self, seen: _Conversation, status: str) -> bool:
         """Whether an unfinished turn asks for a decision that can still be made."""
-        if seen.journal is None or status not in TURN_STATUSES:
+        if seen.journal is None or status not in TURN_STATUSES or status == FINISHED:
             return False
         run_id, now = seen.journal.head.run_id, self.store.clock.now()
         return any(
