@@ -73,12 +73,12 @@ class Facts:
 
     Attributes:
         effects: The idempotency keys of all effects, in order.
-        asked: The requests that the model has seen, as the input's text and the number of the response.
+        asked: What the model was asked: the input's text, the number of the response, and the texts before the input.
         problems: Broken promises that were seen while it happened.
     """
 
     effects: list[str] = field(default_factory=list)
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    asked: list[tuple[str, int, tuple[str, ...]]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -116,7 +116,7 @@ class ConversationWorld:
             keeps: Whether no program drops turns.
             same_host: Whether the processes know of each other that they live or died.
             slow_switches: Whether a lease lapses while one process stops and another goes on.
-            in_doubt: The policy of the tool `pay`.
+            in_doubt: The policy of the tools.
             after: More to check, before anything is settled.
         """
         self.journal = journal
@@ -182,14 +182,18 @@ class ConversationWorld:
             self.facts.effects.append(context.idempotency_key)
             return "paid"
 
-        return [replace(_PAY, function=act, in_doubt=self.in_doubt), replace(_ASK, function=act)]
+        return [
+            replace(_PAY, function=act, in_doubt=self.in_doubt),
+            replace(_ASK, function=act, in_doubt=self.in_doubt),
+        ]
 
     def _model(self, store: AgentStore) -> Callable[[ModelRequest], Awaitable[ModelResponse]]:
         async def answer(request: ModelRequest) -> ModelResponse:
             start = max(place for place, message in enumerate(request.messages) if message.role == "user")
             given, turn = request.messages[start].text, request.messages[start + 1 :]
             step = sum(message.role == "assistant" for message in turn)
-            self.facts.asked.append((given, step))
+            before = tuple(message.text for message in request.messages[:start])
+            self.facts.asked.append((given, step, before))
             await self._judge_request(store, given, step)
             kind = given.partition(" ")[0]
             if step == 0 and kind in ("pay", "ask"):
@@ -328,6 +332,16 @@ class ConversationWorld:
                 given = outcome.messages[0].text
                 assert outcome.text == f"did {given}", f"{name} got the answer {outcome.text!r} to {given!r}"
                 assert not self.keeps or inputs[given] == 1, f"{name} was accepted, and {given!r} is not there"
+        if self.keeps:
+            self._check_history(records)
+
+    def _check_history(self, records: Sequence[Record]) -> None:
+        """Check that each turn was made from the transcript that it stands behind."""
+        texts = [Message.from_record(record["message"]).text for record in records]
+        for place, record in enumerate(records):
+            if "input_id" in record:
+                made_from = [before for given, step, before in self.facts.asked if (given, step) == (texts[place], 0)]
+                assert tuple(texts[:place]) in made_from, f"{texts[place]!r} was made from {made_from}"
 
 
 def check_transcript(records: Sequence[Record]) -> None:
