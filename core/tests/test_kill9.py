@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from perdure_conformance.interception import Died, at
 
 CHILD = Path(__file__).with_name("turn_process.py")
 ROUNDS = 20
+_rounds = itertools.count(1)  # a byte holds them: a dozen tests of 20
 PAY: list[Any] = [[ToolCall(id="c1", name="pay", arguments={"to": "ann"})], "Paid."]
 WIRE: list[Any] = [[ToolCall(id="c1", name="wire", arguments={"to": "ann"})], "Wired."]
 
@@ -29,10 +32,10 @@ WIRE: list[Any] = [[ToolCall(id="c1", name="wire", arguments={"to": "ann"})], "W
 class Child:
     """A process at the other end of two pipes."""
 
-    def __init__(self, directory: Path) -> None:
-        files = [directory / name for name in ("agent.db", "effects", "barrier")]
+    def __init__(self, barrier: str = "") -> None:
+        self.directory = Path()
         self.process = subprocess.Popen(
-            [sys.executable, str(CHILD), *map(str, files)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(CHILD), barrier], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert "ready" in self.read()
 
@@ -45,9 +48,9 @@ class Child:
         return facts
 
     def tell(self, **command: Any) -> None:
-        """Tell it what to do."""
+        """Tell it what to do, or to go on."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.write(json.dumps(command | {"directory": str(self.directory)}) + "\n")
         self.process.stdin.flush()
 
     def ask(self, **command: Any) -> dict[str, Any]:
@@ -83,7 +86,9 @@ class Child:
 
 @contextlib.contextmanager
 def child(directory: Path) -> Iterator[Child]:
-    started = Child(directory)
+    """A process that the block may kill."""
+    started = Child()
+    started.directory = directory
     try:
         yield started
     finally:
@@ -92,18 +97,36 @@ def child(directory: Path) -> Iterator[Child]:
         started.end()
 
 
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, Child]]:
+    """Two processes that live as long as the module, since a start takes longer than all else."""
+    barrier = tmp_path_factory.mktemp("barrier") / "places"
+    barrier.write_bytes(b"\0\0")
+    pair = Child(str(barrier)), Child(str(barrier))
+    yield pair
+    for process in pair:
+        process.end()
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[Child, Child]]:
-    """Two processes that meet at a barrier before each round."""
-    (tmp_path / "barrier").write_bytes(b"\0\0")
-    with child(tmp_path) as one, child(tmp_path) as other:
-        yield one, other
+def pair(processes: tuple[Child, Child], tmp_path: Path) -> tuple[Child, Child]:
+    """Two processes at the test's own files."""
+    for process in processes:
+        process.directory = tmp_path
+    return processes
 
 
-def at_once(pair: tuple[Child, Child], number: int, *commands: dict[str, Any]) -> list[dict[str, Any]]:
+@pytest.fixture
+def finisher(pair: tuple[Child, Child]) -> Child:
+    """A process at the test's own files, which is not to be killed."""
+    return pair[0]
+
+
+def at_once(pair: tuple[Child, Child], *commands: dict[str, Any]) -> list[dict[str, Any]]:
     """Let both processes do something at the same instant; return what they say."""
+    number = next(_rounds)
     for place, (process, command) in enumerate(zip(pair, commands, strict=True)):
-        process.tell(**command, round=number + 1, place=place)
+        process.tell(**command, round=number, place=place)
     return [process.read() for process in pair]
 
 
@@ -152,24 +175,28 @@ TURN = [
     *("before write 7", "after write 7"),  # the commit
 ]
 STEPS = [*TURN, "before write 8", "after write 8", "before write 9", "after write 9"]  # finished, transcript, close
-OFTEN = ("after write 2", "after write 4", "after the effect", "after write 5", "before write 7", "after write 7")
+OFTEN = (
+    *((False, point) for point in ("after write 4", "after the effect", "after write 5", "after write 7")),
+    (True, "before write 9"),
+)
 POINTS = [
-    pytest.param(steps, point, marks=() if point in OFTEN and not steps else (pytest.mark.soak,))
+    pytest.param(steps, point, marks=() if (steps, point) in OFTEN else (pytest.mark.soak,))
     for steps, points in ((False, TURN), (True, STEPS))
     for point in points
 ]
 
 
-@pytest.mark.parametrize(("steps", "point"), [*POINTS, (True, "before write 9")])
-def test_a_turn_that_is_killed_is_finished_by_another_process(steps: bool, point: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("steps", "point"), POINTS)
+def test_a_turn_that_is_killed_is_finished_by_another_process(
+    steps: bool, point: str, tmp_path: Path, finisher: Child
+) -> None:
     with child(tmp_path) as killed:
         passed = killed.run_to(point, do="send", policy="rerun", steps=steps)
         assert passed[-1] == point
         killed.kill()
     done = effects(tmp_path)
-    with child(tmp_path) as finisher:
-        resumed = finisher.ask(do="resume", policy="rerun", steps=steps)
-        sent = finisher.ask(do="send", policy="rerun", steps=steps)
+    resumed = finisher.ask(do="resume", policy="rerun", steps=steps)
+    sent = finisher.ask(do="send", policy="rerun", steps=steps)
     assert (resumed["answer"] is not None) == ("after write 2" in passed and passed != (STEPS if steps else TURN))
     assert sent["answer"]["text"] == "Paid."
     check_whole(tmp_path)
@@ -182,37 +209,37 @@ def test_a_turn_that_is_killed_is_finished_by_another_process(steps: bool, point
     assert attempts == [*([1] if done else []), *([] if recorded else [2 if started else 1])]
 
 
-def test_every_point_is_known(tmp_path: Path) -> None:
-    for number, (steps, points) in enumerate(((False, TURN), (True, STEPS))):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        with child(directory) as process:
-            assert process.run_to("", do="send", steps=steps) == points
+def test_every_point_is_known(tmp_path: Path, finisher: Child) -> None:
+    for steps, points in ((False, TURN), (True, STEPS)):
+        finisher.directory = tmp_path / str(steps)
+        finisher.directory.mkdir()
+        assert finisher.run_to("", do="send", steps=steps) == points
 
 
-@pytest.mark.parametrize("policy", ["fail", "ask", None])
-def test_a_call_that_was_killed_after_its_effect_is_never_silently_repeated(policy: str | None, tmp_path: Path) -> None:
-    with child(tmp_path) as killed:
-        killed.run_to("after the effect", do="send", policy=policy)
+def test_a_call_that_was_killed_after_its_effect_is_never_silently_repeated(tmp_path: Path, finisher: Child) -> None:
+    killed_at = tmp_path / "killed"
+    killed_at.mkdir()
+    with child(killed_at) as killed:
+        killed.run_to("after the effect", do="send")
         killed.kill()
-    with child(tmp_path) as finisher:
-        resumed = finisher.ask(do="resume", policy=policy)
-    assert len(effects(tmp_path)) == 1
-    if policy is None:
-        assert resumed["error"] == "ToolOutcomeUnknownError"
-    elif policy == "ask":
-        assert resumed["answer"]["finish_reason"] == "awaiting-approval"
-        assert resumed["answer"]["approval_ids"][0].endswith(".s0.c0.d1")
-    else:
-        assert resumed["answer"]["messages"][2]["is_error"]
-        assert resumed["answer"]["text"] == "Paid."
+    resumed: dict[str, dict[str, Any]] = {}
+    for policy in ("fail", "ask", ""):
+        finisher.directory = shutil.copytree(killed_at, tmp_path / f"policy {policy}")
+        resumed[policy] = finisher.ask(do="resume", policy=policy or None)
+        assert len(effects(finisher.directory)) == 1
+    assert resumed[""]["error"] == "ToolOutcomeUnknownError"
+    assert resumed["ask"]["answer"]["finish_reason"] == "awaiting-approval"
+    assert resumed["ask"]["answer"]["approval_ids"][0].endswith(".s0.c0.d1")
+    assert resumed["fail"]["answer"]["messages"][2]["is_error"]
+    assert resumed["fail"]["answer"]["text"] == "Paid."
 
 
 # --- who lives and who is dead ---
 
 
-def test_a_live_owner_is_refused_and_a_killed_one_taken_over_at_once(tmp_path: Path) -> None:
-    with child(tmp_path) as owner, child(tmp_path) as rival:
+def test_a_live_owner_is_refused_and_a_killed_one_taken_over_at_once(tmp_path: Path, pair: tuple[Child, Child]) -> None:
+    rival = pair[0]
+    with child(tmp_path) as owner:
         owner.run_to("before the effect", do="send", policy="rerun")
         for call in ("resume", "send", "discard_pending", "clear"):
             assert rival.ask(do=call, policy="rerun")["error"] == "SessionBusyError", call
@@ -226,14 +253,14 @@ def test_a_live_owner_is_refused_and_a_killed_one_taken_over_at_once(tmp_path: P
     assert [line.split()[1:] for line in effects(tmp_path)] == [["2", "ann"]]
 
 
-def test_a_zombie_is_dead(tmp_path: Path) -> None:
-    with child(tmp_path) as owner, child(tmp_path) as rival:
+def test_a_zombie_is_dead(tmp_path: Path, finisher: Child) -> None:
+    with child(tmp_path) as owner:
         owner.run_to("after write 3", do="send")
         owner.kill()  # and nobody takes its exit code
         stat = Path(f"/proc/{owner.process.pid}/stat")
         while stat.read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z":
             pass
-        assert rival.ask(do="resume")["answer"]["text"] == "Paid."
+        assert finisher.ask(do="resume")["answer"]["text"] == "Paid."
     check_whole(tmp_path)
 
 
@@ -269,7 +296,7 @@ def test_two_processes_that_resume_at_once_run_each_tool_once(tmp_path: Path, pa
     told: Counter[str] = Counter()
     for number in range(ROUNDS):
         command = {"do": "resume", "session": f"s{number}"}
-        answers = at_once(pair, number, command, command)
+        answers = at_once(pair, command, command)
         texts = [
             said["answer"]["text"] if said.get("answer") else said.get("error", "nothing left") for said in answers
         ]
@@ -289,7 +316,7 @@ def test_two_processes_that_decide_at_once_make_one_decision(tmp_path: Path, pai
         no: dict[str, Any] = {"approved": False, "decided_by": "bob"}
         rival = yes | {"decided_by": "bob"} if number % 2 else no
         command = {"do": "decide", "id": approval_id, "asked": True}
-        answers = at_once(pair, number, command | {"decision": yes}, command | {"decision": rival})
+        answers = at_once(pair, command | {"decision": yes}, command | {"decision": rival})
         decided = [said["answer"] for said in answers if "answer" in said]
         refused = [said["error"] for said in answers if "error" in said]
         if rival is no:
@@ -309,7 +336,7 @@ def test_two_processes_that_resolve_at_once_run_the_tool_once(tmp_path: Path, pa
         command = {"do": "resolve", "id": approval_id, "asked": True, "session": f"s{number}"}
         same = number % 2 == 0
         yes, other = {"decision": {"approved": True}}, {"decision": {"approved": same}}
-        answers = at_once(pair, number, command | yes, command | other)
+        answers = at_once(pair, command | yes, command | other)
         reasons = [said["answer"]["finish_reason"] if "answer" in said else said["error"] for said in answers]
         assert "stop" in reasons
         assert set(reasons) <= {"stop", "awaiting-approval" if same else "ApprovalAlreadyResolvedError"}, reasons

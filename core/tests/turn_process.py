@@ -1,8 +1,9 @@
-"""A real process that runs turns on a SQLite file, as its parent tells it, one JSON line a command.
+"""A real process that runs turns on SQLite files, as its parent tells it, one JSON line a command.
 
-Run as `python turn_process.py DATABASE EFFECTS BARRIER`. With `"watched": true` a command says where it stands before and
-after each write, and before and after the effect of its tool, and goes on at the next line. What its tool does is a line
-in the file EFFECTS. With `"round": n` it first waits until another process has come to the same round.
+Run as `python turn_process.py BARRIER`. A command names a directory: its file `agent.db` is the store, and what a tool does
+is a line in its file `effects`. With `"watched": true` it says where it stands before and after each write, and before and
+after the effect of its tool, and goes on at the next line. With `"round": n` it first waits until another process has come
+to the same round.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import mmap
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,11 @@ def say(**facts: Any) -> None:
 
 @dataclass
 class Worker:
-    """What this process has: its stores, and the files that it shares with others."""
+    """What a command works with."""
 
     store: AgentStore
-    interception: Interception
     effects: Path
-    barrier: Path
-    watched: bool = field(default=False)
+    watched: bool
 
     async def point(self, where: str) -> None:
         """Say where it stands, and wait to be told to go on, or to be killed."""
@@ -82,12 +81,13 @@ class Worker:
             case name:
                 return await getattr(session, name)()
 
-    def meet(self, number: int, place: int) -> None:
-        """Wait until both processes have come to a round."""
-        with self.barrier.open("r+b") as file, mmap.mmap(file.fileno(), 2) as places:
-            places[place] = number
-            while min(places[0], places[1]) < number:
-                os.sched_yield()
+
+def meet(barrier: str, number: int, place: int) -> None:
+    """Wait until both processes have come to a round."""
+    with Path(barrier).open("r+b") as file, mmap.mmap(file.fileno(), 2) as places:
+        places[place] = number
+        while min(places[0], places[1]) < number:
+            os.sched_yield()
 
 
 def described(answer: Any) -> Any:
@@ -104,19 +104,21 @@ def described(answer: Any) -> Any:
     return answer
 
 
-async def main(database: str, effects: str, barrier: str) -> None:
+async def serve(barrier: str, journals: dict[str, SqliteJournal]) -> None:
     """Serve the parent until it closes the pipe."""
-    interception = Interception()
-    journal = SqliteJournal(database, synchronous="normal")  # it is the process that is killed, not the machine
-    await journal.open()
-    atomic = InterceptedJournal(journal, interception)
-    steps = InterceptedJournal(journal, interception, atomic=False)
     say(ready=os.getpid())
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
-        stores = journal_stores(steps if command.get("steps") else atomic)
+        directory = command["directory"]
+        if directory not in journals:
+            # The process is killed, not the machine.
+            journals[directory] = SqliteJournal(Path(directory, "agent.db"), synchronous="normal")
+            await journals[directory].open()
+        interception = Interception()
+        atomic = None if not command.get("steps") else False
+        stores = journal_stores(InterceptedJournal(journals[directory], interception, atomic=atomic))
         store = AgentStore(sessions=stores.sessions, checkpoints=stores.checkpoints, approvals=stores.approvals)
-        worker = Worker(store, interception, Path(effects), Path(barrier), command.get("watched", False))
+        worker = Worker(store, Path(directory, "effects"), command.get("watched", False))
 
         async def before(call: Call, worker: Worker = worker) -> None:
             await worker.point(f"before write {call.number}")
@@ -124,15 +126,23 @@ async def main(database: str, effects: str, barrier: str) -> None:
         async def after(call: Call, worker: Worker = worker) -> None:
             await worker.point(f"after write {call.number}")
 
-        interception.calls.clear()
         interception.before, interception.after = before, after
         if "round" in command:
-            worker.meet(command["round"], command["place"])
+            meet(barrier, command["round"], command["place"])
         try:
             say(answer=described(await worker.do(command)))
         except PerdureError as error:
             say(error=type(error).__name__, says=str(error))
-    await journal.close()
+
+
+async def main(barrier: str) -> None:
+    """Serve, and close what was opened."""
+    journals: dict[str, SqliteJournal] = {}
+    try:
+        await serve(barrier, journals)
+    finally:
+        for journal in journals.values():
+            await journal.close()
 
 
 if __name__ == "__main__":
