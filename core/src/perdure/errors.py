@@ -313,7 +313,7 @@ class SessionError(PerdureError):
 class SessionBusyError(SessionError):
     """Somebody else runs the conversation right now."""
 
-    hint = "Wait and try again, or give `busy_timeout`."
+    hint = "Wait and try again; `owner` and `until` say for whom, and for how long at the least."
     retryable = True
 
     def __init__(self, session_id: str, owner: str | None = None, until: datetime | None = None) -> None:

@@ -16,11 +16,18 @@ import socket
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from perdure.contracts.store import draw_version
-from perdure.errors import OutcomeUnknownError, PerdureError, StoreError, StoreUnavailableError, VersionConflictError
+from perdure.errors import (
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    PerdureError,
+    StoreError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.contracts.records import Record
 
 T = TypeVar("T")
+TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,13 @@ class Lease:
     length: timedelta = timedelta(seconds=30)
     heartbeat: timedelta = timedelta(seconds=10)
     max_clock_skew: timedelta = timedelta(seconds=60)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no duration; a lease, and the time between renewals, must be longer than nothing."""
+        for name, at_least in (("length", TICK), ("heartbeat", TICK), ("max_clock_skew", timedelta(0))):
+            value = getattr(self, name)
+            if not isinstance(value, timedelta) or value < at_least:
+                raise InvalidArgumentError(name, f"must be a timedelta of {at_least} or more")
 
 
 @dataclass(frozen=True)
@@ -148,6 +163,7 @@ class Ownership:
         """Whether somebody owns the turn journal, as far as can be known; asking again may tell more."""
         head = found.head
         if head.owner is None or self.process.knows_dead(head.owner):
+            self.forget(found.key)
             return False
         if head.lease_expires_at is not None and head.lease_expires_at + self.lease.max_clock_skew < self.clock.now():
             return False
@@ -160,7 +176,7 @@ class Ownership:
         return now - since < length.total_seconds()
 
     def forget(self, key: str) -> None:
-        """Forget what was seen of a journal that is ours now."""
+        """Forget what was seen of a journal that nobody else owns now."""
         self._seen.pop(key, None)
 
 

@@ -1,0 +1,274 @@
+"""Owners piece by piece: who is known to be dead, what a lease may be, and the one queue of an owner's appends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core.tests.processes import another, dead, elsewhere
+
+from perdure import AgentStore, Lease
+from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
+from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
+from perdure.ownership import OwnedJournal, Ownership, OwnershipLostError, Process, this_process, uninterrupted
+from perdure_conformance.interception import Call, Interception, at
+from perdure_conformance.manual_clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+# --- processes ---
+
+
+def test_no_two_owners_are_the_same() -> None:
+    assert len({this_process().new_owner() for _ in range(1000)}) == 1000
+
+
+def test_an_owner_of_this_process_is_alive_as_long_as_a_task_holds_it() -> None:
+    here = Process("h", "b", "n", os.getpid(), "5")
+    owner = here.new_owner()
+    assert here.knows_dead(owner)
+    here.held.add(owner)
+    assert not here.knows_dead(owner)
+
+
+def test_a_child_that_ended_is_known_to_be_dead_and_one_that_runs_is_not() -> None:
+    here = this_process()
+    say = "from perdure.ownership import this_process; print(this_process().new_owner(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", say], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        owner = child.stdout.readline().strip()
+        assert not here.knows_dead(owner)
+        child.stdin.close()
+        assert child.stdout.read() == ""  # it ends; until it is waited for it is a zombie, which runs nothing any more
+        child.wait()
+    assert here.knows_dead(owner)
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        ({}, True),
+        ({"host": "other"}, False),
+        ({"boot": "other"}, False),
+        ({"namespace": "other"}, False),
+        ({"started": "other"}, True),  # the pid was given to another process
+        ({"pid": 6_000_000}, True),
+    ],
+)
+def test_what_is_known_of_another_process(change: dict[str, Any], known: bool) -> None:
+    here = this_process()
+    facts = {
+        "host": here.host,
+        "boot": here.boot,
+        "namespace": here.namespace,
+        "pid": here.pid,
+        "started": here.started,
+    }
+    other = Process(**{**facts, **change})
+    assert this_process().knows_dead(other.new_owner()) is known
+
+
+@pytest.mark.parametrize("owner", ["", "somebody", "a/b/c", "a/b/c/d/e/f/g", "h/b/n/no-pid/5/x"])
+def test_an_owner_of_another_form_may_be_alive(owner: str) -> None:
+    assert not Process("h", "b", "n", 1, "5").knows_dead(owner)
+
+
+def test_where_the_start_time_cannot_be_read_nobody_is_called_dead() -> None:
+    here = Process("h", "b", "n", 1, "")
+    assert not here.knows_dead(here.new_owner())
+
+
+# --- leases ---
+
+
+@pytest.mark.parametrize("name", ["length", "heartbeat", "max_clock_skew"])
+@pytest.mark.parametrize("value", [30, None, timedelta(seconds=-1), timedelta(0)])
+def test_wrong_leases(name: str, value: Any) -> None:
+    if name == "max_clock_skew" and value == timedelta(0):
+        assert Lease(max_clock_skew=value).max_clock_skew == timedelta(0)
+        return
+    with pytest.raises(InvalidArgumentError, match=name):
+        Lease(**{name: value})
+
+
+def checkpoint(owner: str | None, clock: ManualClock, version: int = 1) -> Checkpoint:
+    expires = None if owner is None else clock.now() + Lease().length
+    head = CheckpointHead("in-progress", owner=owner, lease=Lease().length, lease_expires_at=expires)
+    return Checkpoint("s", version, [], head, clock.now(), clock.now())
+
+
+async def test_who_is_live(clock: ManualClock) -> None:
+    ownership = Ownership(clock)
+    assert not ownership.is_live(checkpoint(None, clock))
+    assert not ownership.is_live(checkpoint(dead().new_owner(), clock))
+    assert ownership.is_live(checkpoint(elsewhere().new_owner(), clock))
+
+
+async def test_nothing_is_remembered_of_journals_that_nobody_owns(clock: ManualClock) -> None:
+    ownership = Ownership(clock)
+    ownership.is_live(checkpoint(elsewhere().new_owner(), clock))
+    assert list(ownership._seen) == ["s"]
+    ownership.is_live(checkpoint(None, clock, version=2))
+    assert list(ownership._seen) == []
+
+
+async def test_locks_are_shared_by_key_and_not_kept(clock: ManualClock) -> None:
+    ownership = Ownership(clock)
+    lock = ownership.lock("s")
+    assert ownership.lock("s") is lock
+    assert ownership.lock("t") is not lock
+    del lock
+    assert len(ownership._locks) == 0
+
+
+# --- the queue ---
+
+
+async def take(store: AgentStore, found: Checkpoint | None = None) -> OwnedJournal:
+    head = CheckpointHead("in-progress", session_id="s")
+    entries = [{"kind": "input"}]
+    return await OwnedJournal.take(store.ownership, store.checkpoints, "s", found, lambda _: entries, lambda _: head)
+
+
+async def load(store: AgentStore) -> Checkpoint:
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    return found
+
+
+async def test_taking_writes_owner_and_lease(any_store: AgentStore, clock: ManualClock) -> None:
+    journal = await take(any_store)
+    found = await load(any_store)
+    assert (found.version, found.head.owner, found.head.lease) == (journal.version, journal.owner, Lease().length)
+    assert found.head.lease_expires_at == clock.now() + Lease().length
+    assert journal.owner in this_process().held
+    journal.forget()
+    assert journal.owner not in this_process().held
+
+
+async def test_of_several_takers_one_wins_and_losers_hold_nothing(any_store: AgentStore) -> None:
+    held = set(this_process().held)
+    outcomes = await asyncio.gather(*(take(any_store) for _ in range(8)), return_exceptions=True)
+    winners = [outcome for outcome in outcomes if isinstance(outcome, OwnedJournal)]
+    assert len(winners) == 1
+    assert all(isinstance(outcome, (OwnedJournal, VersionConflictError)) for outcome in outcomes)
+    assert this_process().held - held == {winners[0].owner}
+
+
+async def test_appends_of_many_tasks_go_out_one_by_one(any_store: AgentStore) -> None:
+    journal = await take(any_store)
+    await asyncio.gather(*(journal.append([{"n": n}]) for n in range(20)), journal.append(), journal.append())
+    found = await load(any_store)
+    assert found.version == journal.version
+    assert [entry.get("n") for entry in found.entries[1:]] == list(range(20))
+
+
+async def test_giving_up_writes_no_owner_and_happens_once(store: AgentStore) -> None:
+    journal = await take(store)
+    await journal.give_up([{"kind": "last"}], status="awaiting-approval")
+    found = await load(store)
+    assert (found.head.owner, found.head.lease, found.head.status) == (None, None, "awaiting-approval")
+    await journal.give_up()
+    assert (await load(store)).version == found.version
+
+
+async def test_a_lost_journal_is_never_written_to_again(store: AgentStore) -> None:
+    journal = await take(store)
+    rival = await take(another(store), await load(store))
+    version = rival.version
+
+    async def write(version: int) -> None:
+        raise AssertionError("not ours")
+
+    for _ in range(2):
+        with pytest.raises(OwnershipLostError):
+            await journal.append()
+    with pytest.raises(OwnershipLostError):
+        await journal.exclusively(write)
+    with pytest.raises(OwnershipLostError):
+        await journal.delete()
+    assert (await load(store)).version == version
+
+
+@pytest.mark.parametrize("outcome", ["lost", "unknown"])
+@pytest.mark.parametrize("call", ["append", "replace"])
+async def test_an_unknown_outcome_is_repeated_and_lands_once(store: AgentStore, call: str, outcome: str) -> None:
+    journal = await take(another(store, at(2, outcome)))
+    if call == "append":
+        await journal.append([{"n": 1}])
+        assert [entry.get("n") for entry in (await load(store)).entries] == [None, 1]
+    else:
+        await journal.replace([], CheckpointHead("idle", session_id="s"))
+        assert (await load(store)).entries == ()
+
+
+async def test_two_unknown_outcomes_are_reported(store: AgentStore) -> None:
+    async def before(call: Call) -> None:
+        if call.number > 1:
+            raise OutcomeUnknownError("write", "s")
+
+    journal = await take(another(store, Interception(before=before)))
+    with pytest.raises(OutcomeUnknownError):
+        await journal.append([{"n": 1}])
+
+
+async def test_a_store_that_is_away_costs_nothing_but_the_append(store: AgentStore) -> None:
+    journal = await take(another(store, at(2, "unavailable")))
+    with pytest.raises(StoreUnavailableError):
+        await journal.append([{"n": 1}])
+    await journal.append([{"n": 2}])
+    assert [entry.get("n") for entry in (await load(store)).entries] == [None, 2]
+
+
+async def test_heartbeats_renew_and_are_skipped_when_not_due(store: AgentStore, clock: ManualClock) -> None:
+    journal = await take(store)
+    await journal.beat()
+    assert (await load(store)).version == journal.version
+    clock.advance(Lease().heartbeat)
+    before = journal.version
+    await journal.beat()
+    found = await load(store)
+    assert (found.version, found.head.lease_expires_at) == (before + 1, clock.now() + Lease().length)
+
+
+# --- to the end ---
+
+
+async def test_uninterrupted_work_ends_before_the_cancellation_comes_through() -> None:
+    reached, may_end, ended = asyncio.Event(), asyncio.Event(), []
+
+    async def work() -> None:
+        reached.set()
+        await may_end.wait()
+        ended.append(True)
+
+    task = asyncio.create_task(uninterrupted(work()))
+    await reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True]
+
+
+async def test_uninterrupted_work_answers_and_fails_as_itself() -> None:
+    async def answer() -> int:
+        return 1
+
+    async def fail() -> None:
+        raise LookupError
+
+    assert await uninterrupted(answer()) == 1
+    with pytest.raises(LookupError):
+        await uninterrupted(fail())
