@@ -727,6 +727,7 @@ class SavesRowByRow(OnDisk):
         found = await self.inner.read(operation.key, limit=0)
         await super().write([replace(operation, items=operation.items[:1])])
         for item in operation.items[1:]:
+            await asyncio.sleep(0.003)
             await super().write([replace(operation, items=(item,), expected_version=None)])
         version = operation.first_version if found is None else found.version + 1
         self.inner._data.entries[self.namespace, operation.key].version = version
