@@ -65,6 +65,18 @@ async def test_messages_are_a_snapshot_and_load_reads_what_is_new(store: AgentSt
     assert len(before) == 0
 
 
+async def test_messages_show_what_was_sent_here(any_store: AgentStore) -> None:
+    session = agent(any_store).session("s")
+    result = await session.send(Message("user", "one", metadata={"n": [1]}))
+    assert [message.text for message in session.messages] == ["one", "re: one"]
+    result.messages[0].metadata["n"].append(2)
+    await agent(any_store).session("s").send("two")
+    await session.send("three")
+    assert [message.text for message in session.messages] == ["one", "re: one", "two", "re: two", "three", "re: three"]
+    assert session.messages[0].metadata == {"n": [1]}
+    assert await session.load() == session.messages
+
+
 async def test_send_loads_by_itself(store: AgentStore) -> None:
     """B119: a forgotten await of `load` loses nothing; `send` reads the store itself."""
     await agent(store).session("s").send("one")

@@ -69,11 +69,11 @@ class Store(ABC):
         if self._closed:
             raise StoreClosedError(self.title)
         home = self._home
+        if home is not None and home[0] != os.getpid():
+            raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         loop = asyncio.get_running_loop()
         if home is None:
             self._home = (os.getpid(), loop)
-        elif home[0] != os.getpid():
-            raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         elif home[1] is not loop:
             raise WrongLoopError(self.title, "belongs to another event loop")
 

@@ -158,8 +158,10 @@ class Runner:
 
     async def _commit(self) -> None:
         spent = self.view.spent(self.journal.head.base_count or 0)
-        await Commit(self.store, self.journal, self.state, self.state.records(spent), rebase=self.rebase).run()
+        records = self.state.records(spent)
+        await Commit(self.store, self.journal, self.state, records, rebase=self.rebase).run()
         self.journal.forget()
+        self.view.add_saved(records)
 
     async def _give_up(self, **changes: Any) -> None:
         # What goes wrong here adds nothing: the turn is pending, and its owner is known to be gone.

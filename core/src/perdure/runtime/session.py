@@ -18,7 +18,7 @@ from perdure.contracts.checkpoints import (
     CheckpointHead,
 )
 from perdure.contracts.ids import check_run_id, check_session_id
-from perdure.contracts.records import MAX_VERSION, check_text, encode_object, encode_records
+from perdure.contracts.records import MAX_VERSION, check_text, decode_records, encode_object, encode_records
 from perdure.conversation import Claim, busy, settle, undecided
 from perdure.errors import (
     AgentChangedError,
@@ -76,8 +76,8 @@ class Session:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The messages that this object has read last, as a snapshot; `load` reads what is new."""
-        return tuple(self._view.messages)
+        """The messages that this object has read or saved last, as a snapshot; `load` reads what is new."""
+        return (*self._view.messages, *self._view.saved)
 
     @property
     def state(self) -> Record:
@@ -187,10 +187,10 @@ class Session:
                         unsaved = found.head.run_id  # it can never be saved: drop it
                     continue  # the attempt has written to it, and somebody else may have come: look again
                 with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
-                    with await Claim.take(self.store, self.id, found, "discarding") as claim:
-                        # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
-                        with contextlib.suppress(OwnershipLostError):
-                            await claim.drop_turn()
+                    claim = await Claim.take(self.store, self.id, found, "discarding")
+                    # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
+                    with claim, contextlib.suppress(OwnershipLostError):
+                        await claim.drop_turn()
                     return True
 
     async def abort(self) -> bool:
@@ -379,8 +379,9 @@ class Session:
 
     def _checked(self, messages: Sequence[Message], input_id: str) -> list[Record]:
         """Return an input as it will be stored in the turn journal and the transcript, or raise before any write."""
-        records = [message.to_record(f"input[{place}]") for place, message in enumerate(messages)]
-        encode_records(records, "input", self.store.sessions.max_record)
+        given = [message.to_record(f"input[{place}]") for place, message in enumerate(messages)]
+        # Of bytes, not of the caller's objects, which may change while the turn runs.
+        records = list(decode_records(encode_records(given, "input", self.store.sessions.max_record), "input"))
         opening = self._input(records, input_id)
         encode_object(opening, "input", self.store.checkpoints.max_record)
         sample = TurnState.of(f"{self.id}.turn-{MAX_VERSION}", [opening])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from perdure.contracts.records import MAX_RECORD, decode_records, encode_records
 from perdure.runtime.messages import Message, Usage, messages_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore, Transcript
 
@@ -16,7 +19,7 @@ _SAME_LIFE: Final = 2**20
 
 
 class TranscriptView:
-    """A session's records as of the version last read."""
+    """A session's records as of the version last read, and the messages of turns that were saved here since."""
 
     def __init__(self, sessions: SessionStore, session_id: str) -> None:
         self.sessions = sessions
@@ -24,6 +27,7 @@ class TranscriptView:
         self.head: Transcript | None = None
         self.records: list[Record] = []
         self.messages: list[Message] = []
+        self.saved: list[Message] = []
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> Transcript | None:
@@ -39,10 +43,14 @@ class TranscriptView:
                 self._take(new)
                 return new
         fresh = await self.sessions.load(self.session_id)
-        self.head, self.records, self.messages = None, [], []
+        self.head, self.records, self.messages, self.saved = None, [], [], []
         if fresh is not None:
             self._take(fresh)
         return fresh
+
+    def add_saved(self, records: Sequence[Record]) -> None:
+        """Show a turn that was saved just now, without reading it again."""
+        self.saved.extend(messages_of(decode_records(encode_records(records, "records", MAX_RECORD), "records")))
 
     def spent(self, count: int) -> Usage:
         """Return what the conversation had spent in its first `count` records."""
@@ -62,4 +70,5 @@ class TranscriptView:
     def _take(self, part: Transcript) -> None:
         self.records.extend(part.records)
         self.messages.extend(messages_of(part.records))
+        self.saved.clear()
         self.head = part

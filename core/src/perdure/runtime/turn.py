@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.contracts.approvals import APPROVED, CANCELLED, EXPIRY, Approval
-from perdure.contracts.records import encode_object
+from perdure.contracts.records import decode_object, encode_object
 from perdure.errors import (
     AgentChangedError,
     NotJsonError,
@@ -119,7 +119,10 @@ class Turn:
 
     def _response_entries(self, response: ModelResponse) -> list[Record]:
         """Return the response's entry, which holds what is gated, and at once the answers to calls that cannot run."""
-        message = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata)
+        said = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata).to_record()
+        # Of bytes, not of the model's objects, which it may go on changing.
+        record = decode_object(encode_object(said, "response", self.store.checkpoints.max_record), "response")
+        message = Message.from_record(record)
         gated: list[int] = []
         answers: list[Record] = []
         step = len(self.state.steps)
@@ -131,9 +134,7 @@ class Turn:
                 answers.append(entry("tool", self.now(), step=step, call=place, message=answer.to_record()))
             elif tool is not None and tool.is_gated(call.arguments):
                 gated.append(place)
-        recorded = entry(
-            "model", self.now(), message=message.to_record(), usage=response.usage.to_record(), gated=gated
-        )
+        recorded = entry("model", self.now(), message=record, usage=response.usage.to_record(), gated=gated)
         return [recorded, *answers]
 
     # --- the calls of a response ---
