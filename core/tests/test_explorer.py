@@ -1,13 +1,14 @@
 """Two processes on one conversation, in every order of their store calls: nothing is lost, doubled or left behind."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from perdure import AgentStore, TurnResult
+from perdure.backend import Operation, Part
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
@@ -15,7 +16,7 @@ from perdure.errors import (
     ToolOutcomeUnknownError,
 )
 from perdure_conformance.conversation_world import SESSION, TYPED, ConversationWorld
-from perdure_conformance.explorer import Bounds, Explorer
+from perdure_conformance.explorer import Bounds, Explorer, ScheduleFailed
 from perdure_conformance.stepping import has_died
 from perdure_memory.journal import MemoryJournal
 
@@ -87,6 +88,10 @@ async def begun(world: ConversationWorld, atomic: bool) -> None:
 
 
 async def called(world: ConversationWorld, atomic: bool) -> None:
+    await world.cut("pay c", 3)
+
+
+async def called_later(world: ConversationWorld, atomic: bool) -> None:
     await world.turn("pay before")
     await world.cut("pay c", 2)
 
@@ -170,7 +175,7 @@ RESOLVING = (ApprovalAlreadyResolvedError, ApprovalOrphanedError, *DOUBT)
 PAIRS = {
     "send, send": Pair(nothing, send("pay a"), send("pay b"), raises=DOUBT),
     "send, send the same": Pair(nothing, send("pay a", "i"), send("pay a", "i"), raises=DOUBT, after=it_is_one_turn),
-    "send, resume": Pair(called, send("pay a"), resume, raises=DOUBT),
+    "send, resume": Pair(called_later, send("pay a"), resume, raises=DOUBT),
     "send to wait, resume": Pair(begun, send("ask a"), resume, raises=DOUBT),
     "resume, resume from the call": Pair(called, resume, resume, raises=DOUBT),
     "resume, resume from the doubt": Pair(doubtful, resume, resume, raises=DOUBT),
@@ -197,7 +202,7 @@ PAIRS = {
         raises=(*RESOLVING, ApprovalNotFoundError), after=nothing_is_left,
     ),
     "delete, delete": Pair(decided, delete(), delete(), keeps=False),
-    "clear, resume": Pair(called, clear, resume, keeps=False, raises=DOUBT),
+    "clear, resume": Pair(called_later, clear, resume, keeps=False, raises=DOUBT),
     "clear, resume from the end": Pair(finished, clear, resume, keeps=False),
     "clear, send": Pair(old, clear, send("pay a"), keeps=False, raises=DOUBT),
     "prune, send": Pair(old, prune, send("pay a"), raises=DOUBT),
@@ -248,10 +253,96 @@ def explorer(pair: str, setting: str, bounds: Bounds) -> Explorer:
     return Explorer(f"A and B of {pair!r} ({setting}, {kind})", ("A", "B"), make, bounds)
 
 
-@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "not atomic"])
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("pair", PAIRS)
+# The pairs and settings of `make test`; each in one of the two ways to save a turn. `make soak` takes all, both ways, and goes deeper.
+CHOSEN = (
+    "send, send",
+    "send, send the same",
+    "send, resume",
+    "resume, resume from the decision",
+    "resume, discard by force",
+    "resolve yes, resolve no",
+    "resume, delete by force",
+    "send to wait, delete by force",
+    "clear, resume",
+    "prune, send",
+    "send to wait, decide",
+    "send, entitle",
+)
+SOAK_RUNS = 1500
+
+
+def chosen() -> list[Any]:
+    others = ("alive", "first dies")
+    cases = [(pair, setting) for place, pair in enumerate(CHOSEN) for setting in ("elsewhere", others[place // 2 % 2])]
+    return [
+        pytest.param(
+            pair, setting, place // 2 % 2 == 0, id=f"{pair}, {setting}, {'split' if place // 2 % 2 else 'atomic'}"
+        )
+        for place, (pair, setting) in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize(("pair", "setting", "atomic"), chosen())
 async def test_all_orders_with_two_switches(pair: str, setting: str, atomic: bool) -> None:
     covered = await explorer(pair, setting, Bounds(2, SETTINGS[setting].killed, atomic=atomic)).explore()
-    print(f"{pair} ({setting}): {covered}")
+    print(f"{pair} ({setting}), at most 2 switches: {covered}")
     assert covered.ends >= 2
+    assert not covered.capped
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "split"])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("pair", PAIRS)
+async def test_all_orders(pair: str, setting: str, atomic: bool) -> None:
+    # Where a switch takes time, every number of switches is another world: there the depth is bounded too.
+    switches = 4 if SETTINGS[setting].slow_switches else None
+    bounds = Bounds(switches, SETTINGS[setting].killed, runs=SOAK_RUNS, atomic=atomic)
+    covered = await explorer(pair, setting, bounds).explore()
+    print(f"{pair} ({setting}), {'any number of' if switches is None else switches} switches: {covered}")
+    assert covered.ends >= 2
+
+
+# --- the explorer itself ---
+
+
+async def test_it_covers_the_same_each_time() -> None:
+    bounds = Bounds(2, "A", atomic=False)
+    first, second = [await explorer("resume, resume from the doubt", "first dies", bounds).explore() for _ in range(2)]
+    assert str(first) == str(second)
+
+
+class Careless(MemoryJournal):
+    """Writes to turn journals whatever their version is."""
+
+    async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
+        careless = [
+            replace(operation, expected_version=None) if operation.key.part == Part.RUNS else operation
+            for operation in operations
+        ]
+        return await super().write(careless)
+
+
+async def test_it_finds_a_broken_journal_and_names_the_schedule_that_shows_it() -> None:
+    async def make() -> ConversationWorld:
+        programs = {"A": send("pay a"), "B": send("pay b")}
+        return ConversationWorld(Careless(), programs, allowed=(*TYPED, *DOUBT))
+
+    explorer = Explorer("send, send over a careless journal", ("A", "B"), make, Bounds(2))
+    with pytest.raises(ScheduleFailed, match="send, send over a careless journal, schedule 'A") as failure:
+        await explorer.explore()
+    with pytest.raises(ScheduleFailed) as again:
+        await explorer.replay(failure.value.schedule)
+    assert again.value.schedule == failure.value.schedule
+
+
+async def test_all_orders_without_a_bound_are_more_than_those_with_one() -> None:
+    few = await explorer("send, send", "alive", Bounds(1, atomic=True)).explore()
+    some = await explorer("send, send", "alive", Bounds(2, atomic=True)).explore()
+    every = await explorer("send, send", "alive", Bounds(None, atomic=True)).explore()
+    capped = await explorer("send, send", "alive", Bounds(None, runs=10, atomic=True)).explore()
+    assert few.interleavings < some.interleavings < every.interleavings
+    assert not every.capped
+    assert capped.capped
+    assert capped.runs == 10
