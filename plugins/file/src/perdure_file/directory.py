@@ -1,0 +1,243 @@
+"""The directories of a store: opened one below the other without following a link, so that no name leads out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perdure.backend import Key, StoreCorruptedError, UnsupportedOperationError
+from perdure_file.log import Log
+from perdure_file.names import to_id, to_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure_file.disk import Disk
+
+SUFFIX: Final = ".jsonl"
+TEMPORARY: Final = "temporary"
+LOCKS: Final = "locks"
+NOT_OURS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
+"""How a link, a folder for a file, a file for a folder and a socket refuse to be opened."""
+
+READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a key is: its part's folder, and its file there."""
+
+    key: Key
+
+    @property
+    def part(self) -> str:
+        """The name of the part, and of its folder."""
+        return self.key.part.value
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the key, without a suffix."""
+        return to_name(self.key.id)
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return self.name + SUFFIX
+
+    @property
+    def lock(self) -> str:
+        """The name of the lock."""
+        return self.name + ".lock"
+
+
+class Directory:
+    """The folders of one namespace. Descriptors are kept open, and all names are relative to them."""
+
+    def __init__(self, disk: Disk, root: str, namespace: str, title: str, *, shared: bool) -> None:
+        """Take the path of the store's directory; nothing is touched before `open`."""
+        self.disk = disk
+        self._root, self._namespace = root, namespace
+        self._title, self._shared = title, shared
+        self._folders: dict[tuple[str, ...], int] = {}
+        self._settled: set[tuple[str, ...]] = set()
+        self._opening = threading.Lock()
+
+    def open(self) -> None:
+        """Make the directory if it is missing, see that locks work, and collect what killed writers left."""
+        path = Path(os.path.realpath(self._root))
+        for missing in [folder for folder in (*reversed(path.parents), path) if not folder.exists()]:
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                self.disk.make_directory(str(missing), None)
+            self._sync_path(missing.parent)
+        self._folders[()] = self.disk.open(str(path), os.O_RDONLY | os.O_DIRECTORY, None)
+        try:
+            folder = self.make(TEMPORARY)
+            if self._shared:
+                self._probe(folder)
+            self._collect(folder)
+        except OSError as error:
+            # Nobody writes there, so there is nobody to exclude; a write will say the same.
+            if error.errno not in READ_ONLY:
+                raise
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        with self._opening:
+            while self._folders:
+                self.disk.close(self._folders.popitem()[1])
+
+    def where(self, place: Place) -> str:
+        """Return the path of a key's file, for messages."""
+        return str(Path(self._root, to_name(self._namespace), place.part, place.file))
+
+    def find(self, *names: str) -> int | None:
+        """Return the descriptor of a folder of the namespace, or `None` if there is no such folder."""
+        with self._opening:
+            return self._find((to_name(self._namespace), *names))
+
+    def make(self, *names: str) -> int:
+        """Return the descriptor of a folder of the namespace, made and on the disk if it was not."""
+        with self._opening:
+            path = (to_name(self._namespace), *names)
+            for length in range(1, len(path) + 1):
+                self._make(path[:length])
+            return self._folders[path]
+
+    def log(self, place: Place, *, write: bool = False) -> Log | None:
+        """Open the file of a key, or answer `None` if it is absent."""
+        folder = self.find(place.part)
+        if folder is None:
+            return None
+        where = self.where(place)
+        try:
+            file = self.open_file(place.file, os.O_RDWR if write else os.O_RDONLY, folder, where)
+        except FileNotFoundError:
+            return None
+        log = Log(self.disk, file, place.part, place.key.id, where)
+        log.check()
+        return log
+
+    def open_file(self, name: str, flags: int, folder: int, where: str) -> int:
+        """Open a file, and say so if it is a link."""
+        try:
+            return self.disk.open(name, flags, folder)
+        except OSError as error:
+            if error.errno in NOT_OURS:
+                raise StoreCorruptedError(where, "it is a symbolic link, or not what belongs there") from error
+            raise
+
+    def ids(self, part: str) -> Iterator[str]:
+        """List the ids of a part. What is in its folder and is none of ours is left alone."""
+        folder = self.find(part)
+        if folder is None:
+            return
+        changed, names = None, set[str]()
+        for _ in range(3):
+            # While a file is replaced, some file systems show it to nobody who is in the middle of a listing.
+            if changed != (changed := self.disk.status(folder).st_mtime_ns):
+                names.update(self.disk.names(folder))
+        for name in names:
+            known = to_id(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
+            if known is not None:
+                yield known
+
+    def lock(self, file: int) -> bool:
+        """Lock an open file, or answer `False` at once."""
+        try:
+            return self.disk.lock(file)
+        except OSError:
+            if self._shared:
+                raise
+            return True  # there are no locks here, and the user has said that none are needed
+
+    def temporary(self) -> tuple[str, int]:
+        """Make a file with a name of its own, locked, so that nobody collects it while its writer lives."""
+        folder = self.make(TEMPORARY)
+        while True:
+            name = f"{secrets.token_hex(8)}.tmp"
+            file = self.disk.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, folder)
+            # A collector may have been here between the two calls. Then the name is gone.
+            if self.lock(file) and self.disk.status(file).st_nlink:
+                return name, file
+            self.disk.close(file)
+
+    def _find(self, path: tuple[str, ...]) -> int | None:
+        if path not in self._folders:
+            parent = self._find(path[:-1])
+            if parent is None:
+                return None
+            try:
+                where = str(Path(self._root, *path))
+                self._folders[path] = self.open_file(path[-1], os.O_RDONLY | os.O_DIRECTORY, parent, where)
+            except FileNotFoundError:
+                return None
+        return self._folders[path]
+
+    def _make(self, path: tuple[str, ...]) -> None:
+        if path in self._settled:
+            return
+        parent = self._folders[path[:-1]]
+        if self._find(path) is None:
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                self.disk.make_directory(path[-1], parent)
+            self._find(path)
+        self.disk.sync(parent)  # also for a folder that was there: whoever made it may have died before this
+        self._settled.add(path)
+
+    def _sync_path(self, path: Path) -> None:
+        folder = self.disk.open(str(path), os.O_RDONLY | os.O_DIRECTORY, None)
+        try:
+            self.disk.sync(folder)
+        finally:
+            self.disk.close(folder)
+
+    def _probe(self, folder: int) -> None:
+        """Refuse a mount on which two handles of a file do not exclude each other: some accept every lock."""
+        name = f"{secrets.token_hex(8)}.tmp"
+        file = self.disk.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, folder)
+        works: bool | None
+        try:
+            other = self.disk.open(name, os.O_RDWR, folder)
+            try:
+                while not self.disk.lock(file):  # a collector looks at the file just now
+                    os.sched_yield()
+                works = not self.disk.lock(other)
+            finally:
+                self.disk.close(other)
+        except FileNotFoundError:  # a collector took it for one of a dead writer
+            works = None
+        except OSError as error:
+            raise self._refused() from error
+        finally:
+            self.disk.close(file)
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(name, folder)
+        if works is None:
+            self._probe(folder)
+        elif not works:
+            raise self._refused()
+
+    def _refused(self) -> UnsupportedOperationError:
+        error = UnsupportedOperationError(self._title, "shared")
+        error.hint = (
+            "Locks do not work on this mount: use a local file system, or ?shared=false and a single process at a time."
+        )
+        return error
+
+    def _collect(self, folder: int) -> None:
+        """Remove the temporary files whose writers are dead: the kernel has released their locks."""
+        for name in self.disk.names(folder):
+            with contextlib.suppress(FileNotFoundError):
+                file = self.disk.open(name, os.O_RDWR, folder)
+                try:
+                    if self.lock(file):
+                        self.disk.unlink(name, folder)
+                finally:
+                    self.disk.close(file)

@@ -1,0 +1,238 @@
+"""The locks of the keys, and the descriptors that writers keep.
+
+A lock is a kernel lock on a file of its own, so that it is released when its process dies and is never broken by age.
+The file lies beside the data, for the data is replaced by renaming. It is removed with its key, and only by who holds
+the lock; so whoever gets the lock looks whether its file still has the name, and otherwise tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from perdure.backend import StoreCorruptedError, StoreUnavailableError
+from perdure_file.directory import LOCKS, Directory, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure_file.log import Log
+
+KEPT: Final = 64
+"""How many keys keep their descriptors while nobody writes them."""
+
+
+class Patience:
+    """How long somebody waits for a lock, who may be told to give up sooner."""
+
+    def __init__(self, seconds: float) -> None:
+        """Begin to wait."""
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, or 0."""
+        return max(self._deadline - time.monotonic(), 0)
+
+    def give_up(self) -> None:
+        """Wait no longer."""
+        self._deadline = 0
+
+
+class Guard:
+    """A key that is being written: its lock, and its file.
+
+    Attributes:
+        place: Which key.
+        log: The file; `None`: the key is absent.
+    """
+
+    def __init__(self, directory: Directory, place: Place) -> None:
+        self._directory, self._disk = directory, directory.disk
+        self.place = place
+        self.log: Log | None = None
+        self.mutex = threading.Lock()
+        self.users = 0
+        self._lock: int | None = None
+
+    @contextmanager
+    def locked(self, patience: Patience, *, make: bool) -> Iterator[None]:
+        """Hold the lock, with the file open that the key has now. A reader makes no lock where there is none."""
+        if not self.mutex.acquire(timeout=patience.left):
+            raise self._busy()
+        try:
+            self._acquire(patience, make=make)
+            try:
+                self._look(write=make)
+                yield
+            finally:
+                if not make:
+                    self.adopt(None)  # it is open for reading only
+                self._release()
+        finally:
+            self.mutex.release()
+
+    @property
+    def marked(self) -> bool:
+        """Whether the last write of this key may not be on the disk: its writer died, or a sync failed.
+
+        The kernel reports a failed sync once and then takes the pages for written, and a rename that was not synced is
+        not made durable by a sync of the file. So the mark, a byte in the lock's file, outlives the writer.
+        """
+        return self._lock is not None and self._disk.status(self._lock).st_size > 0
+
+    def mark(self, *, doubtful: bool = True) -> None:
+        """Set or remove the mark."""
+        if self._lock is not None:
+            self._disk.truncate(self._lock, int(doubtful))
+
+    def adopt(self, log: Log | None) -> None:
+        """Take what is the key's file from now on; `None`: it has none."""
+        old, self.log = self.log, log
+        if old is not None:
+            old.close()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self.adopt(None)
+        self._close_lock()
+
+    def abandon(self) -> None:
+        """Close what a forked child has inherited: it would keep the lock of a parent that is killed."""
+        with contextlib.suppress(OSError):
+            self.close()
+
+    def _acquire(self, patience: Patience, *, make: bool) -> None:
+        pause = 0.0005
+        while True:
+            folder = self._folder(make=make)
+            if folder is None:
+                return
+            if self._lock is None:
+                self._lock = self._open(folder, make=make)
+            if self._lock is None:
+                return
+            while not self._directory.lock(self._lock):
+                if not patience.left:
+                    raise self._busy()
+                time.sleep(pause)  # in a thread; the kernel has no lock that waits for a limited time
+                pause = min(pause * 2, 0.01)
+            if self._is_at_its_name(self._lock, folder):
+                return
+            self._close_lock()
+
+    def _folder(self, *, make: bool) -> int | None:
+        find = self._directory.make if make else self._directory.find
+        return find(LOCKS, self.place.part)
+
+    def _open(self, folder: int, *, make: bool) -> int | None:
+        where = f"the lock of {self._directory.where(self.place)}"
+        try:
+            return self._directory.open_file(self.place.lock, os.O_RDWR | (os.O_CREAT if make else 0), folder, where)
+        except FileNotFoundError:
+            if make:
+                raise
+            return None
+
+    def _look(self, *, write: bool) -> None:
+        """Keep the open file only if it is still the key's: another process may have replaced or deleted it."""
+        folder = self._directory.find(self.place.part)
+        found = None if folder is None else self._disk.status_at(self.place.file, folder)
+        if folder is None or found is None:
+            self.adopt(None)
+        elif self.log is None or not self.log.is_at(found):
+            self.adopt(None)
+            self.adopt(self._directory.log(self.place, write=write))
+
+    def _is_at_its_name(self, lock: int, folder: int) -> bool:
+        try:
+            found = self._disk.status_at(self.place.lock, folder)
+            return found is not None and os.path.samestat(found, self._disk.status(lock))
+        except BaseException:
+            self._close_lock()  # it is held
+            raise
+
+    def _release(self) -> None:
+        if self._lock is None:
+            return
+        try:
+            folder = self._folder(make=False)
+            if self.log is None and folder is not None and self._key_is_gone():
+                self._disk.unlink(self.place.lock, folder)
+                self._close_lock()
+            else:
+                self._disk.unlock(self._lock)
+        except (OSError, StoreCorruptedError):  # what stays is an empty file
+            self._close_lock()
+
+    def _close_lock(self) -> None:
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            self._disk.close(lock)
+
+    def _key_is_gone(self) -> bool:
+        folder = self._directory.find(self.place.part)
+        there = folder is not None and self._disk.status_at(self.place.file, folder) is not None
+        return not there and not self.marked
+
+    def _busy(self) -> StoreUnavailableError:
+        return StoreUnavailableError("write", self.place.key.id, "another writer holds its lock for too long")
+
+
+class Guards:
+    """The guards of the keys in use, and of some that were used last."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Take the directory."""
+        self._directory = directory
+        self._guards: OrderedDict[Place, Guard] = OrderedDict()
+        self._counting = threading.Lock()
+        _all.add(self)
+
+    @contextmanager
+    def locked(self, place: Place, patience: Patience, *, make: bool = True) -> Iterator[Guard]:
+        """Lock a key against all others: threads, processes and other journals."""
+        with self._counting:
+            guard = self._guards.setdefault(place, Guard(self._directory, place))
+            self._guards.move_to_end(place)
+            guard.users += 1
+        try:
+            with guard.locked(patience, make=make):
+                yield guard
+        finally:
+            with self._counting:
+                guard.users -= 1
+                self._drop_some()
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        while self._guards:
+            self._guards.popitem()[1].close()
+
+    def abandon(self) -> None:
+        """Close what a forked child has inherited."""
+        while self._guards:
+            self._guards.popitem()[1].abandon()
+
+    def _drop_some(self) -> None:
+        idle = [guard for guard in self._guards.values() if not guard.users]
+        for guard in idle[: max(len(self._guards) - KEPT, 0)]:
+            del self._guards[guard.place]
+            guard.close()
+
+
+_all: weakref.WeakSet[Guards] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for guards in list(_all):
+        guards.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,250 @@
+"""The lines of a file. Each is one JSON object, and its first key says what it is; nothing here touches a disk.
+
+    {"perdure":"file","format":1,"part":"sessions","id":"order-7","check":"…"}     the first line
+    {"item":{"role":"user","content":"…"}}                                        one item, as it was given
+    {"base64":"…"}                                                                one item that is not one line of JSON
+    {"commit":{"version":…,"count":…,"items":1,"offset":…,…},"check":"…"}          the end of one write
+
+A write is its items and then its commit. An item has no raw newline, so a line that begins with `{"commit":` is a
+commit, wherever one starts to read. `check` is the CRC-32 of the line before it, `crc32` that of the items' lines.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import msgspec
+
+from perdure.backend import Head, SchemaVersionError, codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT = 1
+ITEM, BASE64, COMMIT = b'{"item":', b'{"base64":"', b'{"commit":'
+LONGEST_OPENING = 512
+
+_SEAL = len(',"check":"01234567"}\n')
+_SEALED = re.compile(rb',"check":"[0-9a-f]{8}"\}\Z')
+_SEALED_AND_MORE = re.compile(rb',"check":"[0-9a-f]{8}"\}.')
+_NOTHING = msgspec.Raw()
+
+
+class BadLineError(Exception):
+    """A line is not what was written."""
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a commit line says: the key as it is from this write on.
+
+    Attributes:
+        version: The key's version.
+        count: How many items it has.
+        items: How many of them this write added.
+        offset: Where the write begins in the file.
+        rewritten: The version of the last `Replace`, or 0.
+        created_at: When the key was made.
+        updated_at: When it was written last.
+        crc32: The check of the items' lines.
+        group, status, data: The head; what is absent is `None`, and `b""` for `data`.
+    """
+
+    version: int
+    count: int
+    items: int
+    offset: int
+    rewritten: int
+    created_at: datetime
+    updated_at: datetime
+    crc32: str
+    group: msgspec.Raw = _NOTHING
+    group_base64: str | None = None
+    status: msgspec.Raw = _NOTHING
+    status_base64: str | None = None
+    data: msgspec.Raw = _NOTHING
+    data_base64: str | None = None
+
+    @property
+    def head(self) -> Head:
+        """The head of the key."""
+        return Head(
+            _text(self.group, self.group_base64),
+            _text(self.status, self.status_base64),
+            _bytes(self.data, self.data_base64),
+        )
+
+
+class _CommitLine(msgspec.Struct):
+    commit: Commit
+
+
+class _Opening(msgspec.Struct):
+    perdure: str
+    format: int
+    part: str = ""
+    id: str = ""
+
+
+_commit_line = msgspec.json.Decoder(_CommitLine)
+_opening_line = msgspec.json.Decoder(_Opening)
+_any_line = msgspec.json.Decoder(msgspec.Raw)
+
+
+def write_opening(part: str, id: str) -> bytes:
+    """Return the first line of a file."""
+    return _sealed(b'{"perdure":"file","format":%d,"part":"%s","id":"%s"' % (FORMAT, part.encode(), id.encode()))
+
+
+def check_opening(line: bytes, part: str, id: str, where: str) -> None:
+    """Raise `SchemaVersionError` for a newer format, and `BadLineError` unless the line opens the file of a key."""
+    try:
+        opening = _opening_line.decode(_unsealed(line))
+    except msgspec.MsgspecError as error:
+        raise BadLineError(f"the first line is not perdure's: {error}") from error
+    if opening.format > FORMAT:
+        raise SchemaVersionError(where, opening.format, FORMAT)
+    if (opening.part, opening.id) != (part, id):
+        raise BadLineError(f"the file is that of {opening.part} {opening.id}")
+
+
+def write_batch(
+    items: Iterable[bytes],
+    *,
+    version: int,
+    before: int,
+    offset: int,
+    rewritten: int,
+    created_at: datetime,
+    updated_at: datetime,
+    head: Head,
+) -> bytes:
+    """Return the lines of one write: its items and the commit.
+
+    Args:
+        items: The items.
+        version: The key's version from now on.
+        before: How many items the key has before these.
+        offset: Where the lines will begin in the file.
+        rewritten: The version of the last `Replace`, or 0.
+        created_at: When the key was made.
+        updated_at: When it is written.
+        head: The whole head.
+    """
+    lines = [_write_item(item) for item in items]
+    batch = b"".join(lines)
+    fields = b"".join(
+        (
+            _field(b"group", None if head.group is None else codec.encode(head.group)),
+            _field(b"status", None if head.status is None else codec.encode(head.status)),
+            _field(b"data", head.data or None),
+        )
+    )
+    commit = b'%s{"version":%d,"count":%d,"items":%d,"offset":%d,"rewritten":%d,' % (
+        *(COMMIT, version, before + len(lines), len(lines), offset, rewritten),
+    )
+    times = b'"created_at":"%s","updated_at":"%s",' % (_instant(created_at), _instant(updated_at))
+    return batch + _sealed(b'%s%s%s"crc32":"%08x"}' % (commit, times, fields, crc32(batch)))
+
+
+def read_commit(line: bytes) -> Commit:
+    """Read a commit line with its newline, or raise `BadLineError`."""
+    try:
+        return _commit_line.decode(_unsealed(line)).commit
+    except msgspec.MsgspecError as error:
+        raise BadLineError(f"the commit cannot be read: {error}") from error
+
+
+def read_batch(batch: bytes, commit: Commit, offset: int) -> list[bytes]:
+    """Return the lines of a batch's items without their newlines, or raise `BadLineError`."""
+    if commit.offset != offset:
+        raise BadLineError(f"the write that begins here belongs at offset {commit.offset}")
+    if crc32(batch) != int(commit.crc32, 16):
+        raise BadLineError("the items are not those that were written")
+    return batch.split(b"\n")[:-1]
+
+
+def read_item(line: bytes) -> bytes:
+    """Return the item of a line that has been checked, without its newline."""
+    return line[len(ITEM) : -1] if line.startswith(ITEM) else b64decode(line[len(BASE64) : -2])
+
+
+def is_item(line: bytes) -> bool:
+    """Whether a line without its newline is whole: an item as it could have been written."""
+    if line.startswith(ITEM):
+        return line.endswith(b"}") and _is_line_of_json(line) and _is_line_of_json(line[len(ITEM) : -1])
+    return re.fullmatch(rb'\{"base64":"[A-Za-z0-9+/]*={0,2}"\}', line) is not None
+
+
+def is_torn(rest: bytes) -> bool:
+    """Whether what follows the last whole commit is the beginning of a write that was not finished.
+
+    If it is not, then something was there that is no longer readable, and dropping it would lose what was acknowledged.
+    A power loss can leave a file that has its new size and not its new content, so zeros may end it.
+    """
+    written = rest.rstrip(b"\0")
+    *lines, last = written.split(b"\n")
+    if b"\0" in written or not all(map(is_item, lines)):
+        return False
+    if last and not any(last.startswith(kind) or kind.startswith(last) for kind in (ITEM, BASE64, COMMIT)):
+        return False
+    ended = _SEALED_AND_MORE if len(written) == len(rest) else _SEALED
+    return not (last.startswith(COMMIT) and ended.search(last))
+
+
+def _write_item(item: bytes) -> bytes:
+    if _is_line_of_json(item):
+        return b"%s%s}\n" % (ITEM, item)
+    return b'%s%s"}\n' % (BASE64, b64encode(item))
+
+
+def _is_line_of_json(data: bytes) -> bool:
+    if b"\n" in data:
+        return False
+    try:
+        return bytes(_any_line.decode(data)) == data  # spaces around it would not come back
+    except msgspec.MsgspecError:
+        pass
+    try:
+        codec.decode(data)  # reads what msgspec refuses, such as lone surrogates
+    except (ValueError, RecursionError):
+        return False
+    return data == data.strip()
+
+
+def _field(name: bytes, data: bytes | None) -> bytes:
+    if data is None:
+        return b""
+    try:
+        plain = b"\n" not in data and bytes(_any_line.decode(data)) == data
+    except msgspec.MsgspecError:
+        plain = False
+    return b'"%s":%s,' % (name, data) if plain else b'"%s_base64":"%s",' % (name, b64encode(data))
+
+
+def _bytes(raw: msgspec.Raw, encoded: str | None) -> bytes:
+    return bytes(raw) if encoded is None else b64decode(encoded)
+
+
+def _text(raw: msgspec.Raw, encoded: str | None) -> str | None:
+    data = _bytes(raw, encoded)
+    value: Any = codec.decode(data) if data else None
+    return None if value is None else str(value)
+
+
+def _instant(at: datetime) -> bytes:
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z").encode()
+
+
+def _sealed(text: bytes) -> bytes:
+    return b'%s,"check":"%08x"}\n' % (text, crc32(text))
+
+
+def _unsealed(line: bytes) -> bytes:
+    text = line[:-_SEAL]
+    if line[-_SEAL:] != b',"check":"%08x"}\n' % crc32(text):
+        raise BadLineError("the line is not as it was written")
+    return text + b"}"

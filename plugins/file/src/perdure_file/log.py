@@ -1,0 +1,213 @@
+"""One open file, read from its end: nothing costs more than what it returns."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from perdure.backend import StoreCorruptedError
+from perdure_file.lines import (
+    COMMIT,
+    LONGEST_OPENING,
+    BadLineError,
+    Commit,
+    check_opening,
+    is_torn,
+    read_batch,
+    read_commit,
+    read_item,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure_file.disk import Disk
+
+BLOCK: Final = 4096
+"""What is read first of a file's end. A commit is some 300 bytes and the head."""
+
+CHUNK: Final = 1 << 20
+"""What is read at once where much is read."""
+
+NEAR: Final = 1 << 16
+"""Reading so much is cheaper than looking for a nearer place to begin."""
+
+_MARK: Final = b"\n" + COMMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last whole commit of a file.
+
+    Attributes:
+        commit: What it says.
+        end: Where it ends.
+        torn: How many bytes follow: a write that was not finished.
+    """
+
+    commit: Commit
+    end: int
+    torn: int
+
+
+class Log:
+    """An open file of a key. It raises `StoreCorruptedError` with path, line and offset."""
+
+    def __init__(self, disk: Disk, file: int, part: str, id: str, where: str) -> None:
+        """Take an open file, which is closed by `close`."""
+        self._disk = disk
+        self._part, self._id, self.where = part, id, where
+        self.file = file
+
+    def check(self) -> None:
+        """Look at the first line, so that a newer format is refused untouched; close the file if it is none of ours."""
+        try:
+            if not stat.S_ISREG(self._disk.status(self.file).st_mode):
+                raise StoreCorruptedError(self.where, "it is not a regular file")
+            self._opening()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._disk.close(self.file)
+
+    def is_at(self, status: os.stat_result) -> bool:
+        """Whether this is the file of that status, and not one that was there before it."""
+        return os.path.samestat(self._disk.status(self.file), status)
+
+    def tail(self) -> Tail:
+        """Find the last whole commit, reading backwards from the end, twice as much each time."""
+        size, block = self._disk.status(self.file).st_size, BLOCK
+        while True:
+            start = max(size - block, 0)
+            data = self._disk.read(self.file, start, size - start)
+            found = self._last_commit(data, start)
+            if found is not None:
+                commit, end = found
+                rest = data[end - start :]
+                if rest and not is_torn(rest):
+                    raise self.damaged(end, "what follows the last whole commit is not the beginning of a write")
+                return Tail(commit, end, len(rest))
+            if start == 0:
+                raise self.damaged(0, "it has no whole commit")
+            block *= 2
+
+    def items(self, tail: Tail, start: int, stop: int) -> list[bytes]:
+        """Read items `start` to `stop`, and with them a batch more at the most."""
+        items: list[bytes] = []
+        if start >= stop:
+            return items
+        count = -1
+        for commit, lines in self.batches(self._before(tail, start), tail.end):
+            before = commit.count - commit.items
+            if len(lines) != commit.items or count not in (-1, before) or before < 0:
+                raise self.damaged(commit.offset, "the number of its items is not as it was written")
+            count = commit.count
+            if count > start:
+                items += map(read_item, lines[max(start - before, 0) : stop - before])
+            if count >= stop:
+                break
+        if len(items) != stop - start:
+            raise self.damaged(tail.commit.offset, "items that its commit counts are not there")
+        return items
+
+    def batches(self, offset: int, end: int) -> Iterator[tuple[Commit, list[bytes]]]:
+        """Read writes one after the other: each commit, with its items' lines."""
+        place = offset - 1  # the newline before it, so that a commit without items is found like any other
+        data, chunk = b"", NEAR
+        while offset < end:
+            size = min(max(chunk, len(data)), end - place - len(data))
+            more = self._disk.read(self.file, place + len(data), size)
+            chunk = min(2 * chunk, CHUNK)
+            if not more:
+                raise self.damaged(offset, "the file was cut while it was read")
+            data += more
+            whole = place + len(data) == end
+            position, mark = 1, data.find(_MARK)
+            while mark >= 0 and (newline := data.find(b"\n", mark + 1)) >= 0:
+                try:
+                    commit = read_commit(data[mark + 1 : newline + 1])
+                    lines = read_batch(data[position : mark + 1], commit, offset)
+                except BadLineError as error:
+                    raise self.damaged(offset, str(error)) from error
+                yield commit, lines
+                offset, position = place + newline + 1, newline + 1
+                mark = data.find(_MARK, newline)
+            if whole and offset < end:
+                raise self.damaged(offset, "a commit is missing")
+            data, place = data[position - 1 :], offset - 1
+
+    def damaged(self, offset: int, problem: str) -> StoreCorruptedError:
+        """Return the error of a damage at an offset."""
+        line = self._disk.read(self.file, 0, offset).count(b"\n") + 1
+        return StoreCorruptedError(f"{self.where}, line {line}, offset {offset}", problem)
+
+    def _opening(self) -> int:
+        """Check the first line, and return where it ends."""
+        line, newline, _ = self._disk.read(self.file, 0, LONGEST_OPENING).partition(b"\n")
+        try:
+            check_opening(line + newline, self._part, self._id, self.where)
+        except BadLineError as error:
+            raise self.damaged(0, str(error)) from error
+        return len(line) + 1
+
+    def _last_commit(self, data: bytes, start: int) -> tuple[Commit, int] | None:
+        """Return the last whole commit of a block that begins at `start`, and where it ends."""
+        mark = data.rfind(_MARK)
+        newline = data.find(b"\n", mark + 1)
+        if mark >= 0 and newline < 0:  # the line itself is torn
+            mark = data.rfind(_MARK, 0, mark + 1)
+            newline = data.find(b"\n", mark + 1)
+        return None if mark < 0 else (self._commit(data[mark + 1 : newline + 1], start + mark + 1), start + newline + 1)
+
+    def _commit(self, line: bytes, offset: int) -> Commit:
+        try:
+            return read_commit(line)
+        except BadLineError as error:
+            raise self.damaged(offset, str(error)) from error
+
+    def _before(self, tail: Tail, index: int) -> int:
+        """Return where a batch begins that has the item, or that comes shortly before the one that has it.
+
+        A search by halves over the bytes: from wherever it looks, the next commit says how many items there are up to
+        it. It starts from the end, in leaps, so that the newest items are found as fast in a long file as in a short one.
+        """
+        if tail.commit.count - tail.commit.items <= index:
+            return tail.commit.offset
+        low, high, leap = self._opening(), tail.commit.offset, NEAR
+        near_end = True
+        while high - low > NEAR:
+            middle = max(high - leap, (low + high) // 2) if near_end else (low + high) // 2
+            leap *= 4
+            found = self._next_commit(middle, high)
+            if found is None:
+                high = middle
+                continue
+            commit, end = found
+            if commit.count <= index:
+                low, near_end = end, False
+            elif commit.count - commit.items <= index:
+                return commit.offset
+            else:
+                high = commit.offset
+        return low
+
+    def _next_commit(self, start: int, stop: int) -> tuple[Commit, int] | None:
+        """Return the first commit line that begins between two offsets, and where it ends."""
+        data, size = b"", BLOCK
+        while True:
+            more = self._disk.read(self.file, start - 1 + len(data), size)
+            data += more
+            mark = data.find(_MARK, 0, stop - start + len(_MARK) - 1)
+            newline = data.find(b"\n", mark + 1) if mark >= 0 else -1
+            if newline >= 0:
+                return self._commit(data[mark + 1 : newline + 1], start + mark), start + newline
+            if mark < 0 and len(data) >= stop - start + len(_MARK) - 1:
+                return None
+            if not more:
+                raise self.damaged(start, "the file was cut while it was read")
+            size = len(data)

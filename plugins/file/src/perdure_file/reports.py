@@ -1,0 +1,33 @@
+"""What the backend tells about unfinished writes that it found."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+_logger = logging.getLogger("perdure.file")
+
+
+@dataclass(frozen=True, slots=True)
+class TornWrite:
+    """What was left of a write whose process died before it was acknowledged, and has been dropped.
+
+    Attributes:
+        where: The path of the file.
+        offset: Where it began.
+        size: How many bytes there were.
+        version: The version of the key, which that write did not reach.
+    """
+
+    where: str
+    offset: int
+    size: int
+    version: int
+
+
+def log_torn_write(torn: TornWrite) -> None:
+    """Log a dropped write as a warning."""
+    _logger.warning(
+        "%s: dropped %d bytes at offset %d, left of a write that was not finished; the key is at version %d",
+        *(torn.where, torn.size, torn.offset, torn.version),
+    )

@@ -1,0 +1,251 @@
+"""Disks that are full or fail, and directories that cannot be written."""
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.backend import OutcomeUnknownError, StoreUnavailableError, UnsupportedOperationError, VersionConflictError
+from perdure_file.disk import Disk
+from perdure_file.journal import FileJournal
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, 200])
+async def test_a_full_disk_is_an_error_each_time_and_over_when_there_is_space(
+    journal: FileJournal, op: Any, disk: Any, file_of: Callable[..., Path], size: int
+) -> None:
+    await journal.write([op.append("s", b'{"n":0}')])
+    content = file_of("s").read_bytes()
+    for _ in range(3):
+        disk.full_after(size)
+        with pytest.raises(StoreUnavailableError, match="No space left"):
+            await journal.write([op.append("s", b'{"n":1}', expected=1)])
+        assert file_of("s").read_bytes() == content
+    for number in range(1, 11):
+        assert await journal.write([op.append("s", b'{"n":%d}' % number, expected=number)]) == (number + 1,)
+    found = await op.read(journal, "s")
+    assert list(found.items) == [b'{"n":%d}' % number for number in range(11)]
+
+
+async def test_a_full_disk_that_cannot_even_be_cut_back_leaves_a_torn_write(
+    journal: FileJournal, op: Any, disk: Any, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("s", b'{"n":0}')])
+    disk.full_after(30)
+    disk.fail("truncate", errno.EIO)
+    with pytest.raises(StoreUnavailableError):
+        await journal.write([op.append("s", b'{"n":1}')])
+    assert file_of("s").read_bytes().endswith(b'{"item":{"n":1}}\n{"commit":{"v')
+    assert (await op.read(journal, "s")).version == 1
+    assert await journal.write([op.append("s", b'{"n":1}', expected=1)]) == (2,)
+
+
+async def test_a_full_disk_at_the_first_write_or_a_replace_changes_nothing(
+    journal: FileJournal, op: Any, disk: Any, root: Path, file_of: Callable[..., Path]
+) -> None:
+    disk.full_after(20)
+    with pytest.raises(StoreUnavailableError):
+        await journal.write([op.append("s", b"{}", expected=0)])
+    assert await op.read(journal, "s") is None
+    assert op.files(root) == []
+    await journal.write([op.append("s", b"{}", expected=0)])
+    content = file_of("s").read_bytes()
+    disk.full_after(20)
+    with pytest.raises(StoreUnavailableError):
+        await journal.write([op.replace("s", 0)])
+    assert file_of("s").read_bytes() == content
+    assert list((root / "default/temporary").iterdir()) == []
+    assert await journal.write([op.replace("s", 0, expected=1)]) == (2,)
+
+
+async def test_a_failed_sync_of_an_append_is_unknown_closes_the_file_and_is_mended(
+    journal: FileJournal, op: Any, disk: Any, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("s", b'{"n":0}')])
+    identity = file_of("s").stat().st_ino
+    disk.fail("sync", errno.EIO)
+    disk.reset()
+    with pytest.raises(OutcomeUnknownError) as caught:
+        await journal.write([op.append("s", b'{"n":1}', expected=1)])
+    assert isinstance(caught.value.__cause__, OSError)
+    assert disk.calls["close"] == 1
+    # What the cache shows is not on the disk, and the kernel says so only once: the next writer writes it all anew.
+    assert await journal.write([op.append("s", b'{"n":2}', expected=2)]) == (3,)
+    assert file_of("s").stat().st_ino != identity
+    assert list((await op.read(journal, "s")).items) == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+    identity = file_of("s").stat().st_ino
+    await journal.write([op.append("s", b'{"n":3}', expected=3)])
+    assert file_of("s").stat().st_ino == identity
+
+
+async def test_the_doubt_is_seen_by_another_process(
+    journal: FileJournal, op: Any, disk: Any, root: Path, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("s")])
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(OutcomeUnknownError):
+        await journal.write([op.append("s", b"{}")])
+    identity = file_of("s").stat().st_ino
+    other = FileJournal(root)
+    await other.open()
+    await other.write([op.append("s", b"{}", expected=2)])
+    await other.close()
+    assert file_of("s").stat().st_ino != identity
+
+
+async def test_while_the_disk_goes_on_failing_nothing_is_built_on_what_is_in_doubt(
+    journal: FileJournal, op: Any, disk: Any
+) -> None:
+    await journal.write([op.append("s")])
+    disk.fail("sync", errno.EIO, times=3)
+    with pytest.raises(OutcomeUnknownError):
+        await journal.write([op.append("s", b"{}")])
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="an earlier write"):
+            await journal.write([op.append("s", b"{}")])
+    assert await journal.write([op.append("s", b"{}", expected=2)]) == (3,)
+
+
+async def test_a_failed_sync_of_the_new_file_changes_nothing_and_one_of_the_folder_is_unknown(
+    journal: FileJournal, op: Any, disk: Any
+) -> None:
+    await journal.write([op.append("s", b'{"n":0}')])
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(StoreUnavailableError):
+        await journal.write([op.replace("s", 0)])
+    assert (await op.read(journal, "s")).version == 1
+    disk.fail("sync", errno.EIO, after=1)
+    with pytest.raises(OutcomeUnknownError):
+        await journal.write([op.replace("s", 0, b"{}")])
+    assert (await op.read(journal, "s")).version == 2
+    assert await journal.write([op.append("s", b"{}", expected=2)]) == (3,)
+
+
+async def test_a_failed_rename_is_unknown_and_leaves_the_old_content(
+    journal: FileJournal, op: Any, disk: Any, root: Path
+) -> None:
+    await journal.write([op.append("s", b'{"n":0}')])
+    disk.fail("rename", errno.EIO)
+    with pytest.raises(OutcomeUnknownError):
+        await journal.write([op.replace("s", 0)])
+    assert list((await op.read(journal, "s")).items) == [b'{"n":0}']
+    assert list((root / "default/temporary").iterdir()) == []
+    assert await journal.write([op.append("s", b"{}", expected=1)]) == (2,)
+
+
+async def test_a_delete_whose_sync_fails_is_unknown_and_saying_absent_waits_for_the_disk(
+    journal: FileJournal, op: Any, disk: Any, root: Path
+) -> None:
+    await journal.write([op.append("s")])
+    disk.fail("sync", errno.EIO, times=2)
+    with pytest.raises(OutcomeUnknownError):
+        await journal.write([op.delete("s", expected=1)])
+    with pytest.raises(StoreUnavailableError):
+        await journal.write([op.delete("s")])
+    assert await journal.write([op.delete("s")]) == (0,)
+    assert op.files(root) == []
+    assert await journal.write([op.append("s", expected=0, first=77)]) == (77,)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EPERM])
+async def test_a_read_only_directory_is_read_and_not_written(root: Path, op: Any, code: int) -> None:
+    writer = FileJournal(root)
+    await writer.open()
+    await writer.write([op.append("s", b"{}")])
+    await writer.close()
+
+    class ReadOnly(Disk):
+        def open(self, name: str, flags: int, directory: int | None) -> int:
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                raise OSError(code, os.strerror(code))
+            return super().open(name, flags, directory)
+
+        def make_directory(self, name: str, directory: int | None) -> None:
+            raise OSError(code, os.strerror(code))
+
+    journal = FileJournal(root, disk=ReadOnly())
+    await journal.open()
+    assert list((await op.read(journal, "s")).items) == [b"{}"]
+    for operation in (op.append("s", b"{}"), op.append("new"), op.replace("s", 0), op.delete("s")):
+        with pytest.raises(StoreUnavailableError):
+            await journal.write([operation])
+    assert (await op.read(journal, "s")).version == 1
+    await journal.close()
+    with pytest.raises(StoreUnavailableError):
+        await FileJournal(root / "new", disk=ReadOnly()).open()
+    assert not (root / "new").exists()
+
+
+async def test_damage_in_a_read_only_directory_is_said(root: Path, op: Any, file_of: Callable[..., Path]) -> None:
+    writer = FileJournal(root)
+    await writer.open()
+    await writer.write([op.append("s", b"{}")])
+    await writer.close()
+    file_of("s").write_bytes(b"x")
+
+    class ReadOnly(Disk):
+        def open(self, name: str, flags: int, directory: int | None) -> int:
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                raise OSError(errno.EROFS, "read-only")
+            return super().open(name, flags, directory)
+
+    journal = FileJournal(root, disk=ReadOnly())
+    await journal.open()
+    with pytest.raises(Exception, match="damaged"):
+        await op.read(journal, "s")
+    await journal.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
+    """Mount a disk of 256 KiB; answer where, and what makes it larger."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", mount], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
+    yield mount, lambda: subprocess.run(["mount", "-o", "remount,size=10m", mount], check=True)
+    subprocess.run(["umount", mount], check=True)
+
+
+async def test_a_real_disk_that_is_full(small_disk: tuple[Path, Callable[[], object]], op: Any) -> None:
+    mount, grow = small_disk
+    journal = FileJournal(mount / "store")
+    await journal.open()
+    await journal.write([op.append("s", b'{"n":0}', first=1)])
+    version, failed = 1, 0
+    for _ in range(40):
+        try:
+            (version,) = await journal.write([op.append("s", b'{"x":"%s"}' % (b"x" * 20_000), expected=version)])
+        except StoreUnavailableError:
+            failed += 1
+    assert failed > 10
+    with pytest.raises(StoreUnavailableError):
+        await journal.write([op.append("new", b'{"x":"%s"}' % (b"x" * 20_000))])
+    assert await op.read(journal, "new") is None
+    assert (await op.read(journal, "s")).count == version
+    grow()
+    assert await journal.write([op.append("s", b"{}", expected=version)]) == (version + 1,)
+    await journal.close()
+
+
+async def test_several_operations_at_once_are_not_offered(journal: FileJournal, op: Any) -> None:
+    with pytest.raises(UnsupportedOperationError):
+        await journal.write([op.append("s"), op.append("s.x")])
+    assert await op.read(journal, "s") is None
+
+
+async def test_a_refused_write_creates_nothing(journal: FileJournal, op: Any, root: Path) -> None:
+    before = op.paths(root, "*.*")
+    for operation in (op.append("s", expected=5), op.replace("s", 0), op.delete("s", expected=3)):
+        with pytest.raises(VersionConflictError):
+            await journal.write([operation])
+    assert await journal.write([op.delete("s")]) == (0,)
+    assert await op.read(journal, "s") is None
+    assert op.paths(root, "*.*") == before

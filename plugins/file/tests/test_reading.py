@@ -1,0 +1,164 @@
+"""What is written comes back, in every window, and other tools can read it."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.backend import Head, SchemaVersionError, VersionConflictError
+from perdure_file.disk import Disk
+from perdure_file.journal import FileJournal
+from perdure_file.lines import _sealed, is_torn, read_batch, read_commit, read_item, write_batch
+
+pytestmark = pytest.mark.anyio
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+async def test_each_line_is_an_object_and_says_what_it_is(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path]
+) -> None:
+    record = b'{"role":"user","content":"z\\u00e9 \xe2\x82\xac"}'
+    await journal.write([op.append("Order-7", record, first=41, data=b'{"title":"t"}', group="g", status="open")])
+    await journal.write([op.append("Order-7", record, b"\x00 raw", expected=41)])
+    lines = [json.loads(line) for line in file_of("Order-7").read_bytes().split(b"\n")[:-1]]
+    assert [next(iter(line)) for line in lines] == ["perdure", "item", "commit", "item", "base64", "commit"]
+    assert {**lines[0], "check": ""} == {
+        "perdure": "file",
+        "format": 1,
+        "part": "sessions",
+        "id": "Order-7",
+        "check": "",
+    }
+    assert [line["item"] for line in lines if "item" in line] == [json.loads(record)] * 2
+    commit = lines[-1]["commit"]
+    assert (commit["version"], commit["count"], commit["items"]) == (42, 3, 2)
+    assert (commit["group"], commit["status"], commit["data"]) == ("g", "open", {"title": "t"})
+    assert commit["updated_at"] == "2026-01-02T03:04:05.678901Z"
+    assert record in file_of("Order-7").read_bytes()  # an item is there as it was given
+
+
+async def test_a_newer_format_is_refused_and_stays_as_it_is(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("s", b"{}")])
+    content = _sealed(b'{"perdure":"file","format":2,"what":"ever"') + b"something new\n"
+    file_of("s").unlink()
+    file_of("s").write_bytes(content)
+    for call in (
+        lambda: journal.read(op.key("s")),
+        lambda: journal.write([op.append("s", b"{}")]),
+        lambda: journal.write([op.replace("s", 0)]),
+        lambda: journal.write([op.delete("s")]),
+        lambda: journal.scan(op.key("").part, group=None, status=None, before=None, order="id", after=None, limit=9),
+    ):
+        with pytest.raises(SchemaVersionError) as caught:
+            await call()
+        assert (caught.value.found, caught.value.supported) == (2, 1)
+    assert file_of("s").read_bytes() == content
+
+
+async def test_unknown_fields_of_a_commit_are_let_be(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("s", b"{}", first=5)])
+    path = file_of("s")
+    *lines, last = path.read_bytes().splitlines(keepends=True)
+    fields = json.loads(last)["commit"] | {"future": [1]}
+    path.write_bytes(b"".join(lines) + _sealed(b'{"commit":' + json.dumps(fields).encode()))
+    assert (await op.read(journal, "s")).version == 5
+
+
+@pytest.mark.parametrize("size", [1, 100, 70_000])
+async def test_every_window_is_the_same_as_of_a_list(root: Path, op: Any, size: int) -> None:
+    class NoSync(Disk):
+        def sync(self, file: int) -> None:
+            pass
+
+    journal = FileJournal(root, disk=NoSync())
+    await journal.open()
+    everything: list[bytes] = []
+    for number in range(40):
+        items = [b'{"n":%d,"x":"%s"}' % (number, b"y" * (size + 13 * part)) for part in range((number * 7) % 4)]
+        everything += items
+        await journal.write([op.append("s", *items)])
+    count = len(everything)
+    for after in range(0, count + 2, 3):
+        for limit in (None, 0, 1, 7, 100):
+            found = await op.read(journal, "s", after=after, limit=limit)
+            assert list(found.items) == everything[after:][:limit]
+            assert (found.start, found.count) == (min(after, count), count)
+    for last in range(count + 2):
+        found = await op.read(journal, "s", last=last)
+        assert list(found.items) == (everything[-last:] if last else [])
+        assert found.start == max(count - last, 0)
+    await journal.close()
+
+
+async def test_a_large_head_and_large_items_are_found_from_the_end(journal: FileJournal, op: Any) -> None:
+    state, record = b'{"s":"%s"}' % (b"s" * 3_000_000), b'{"r":"%s"}' % (b"r" * 3_000_000)
+    await journal.write([op.append("s", record, record, data=state)])
+    await journal.write([op.append("s", b"{}", expected=None)])
+    await journal.write([op.append("s", record)])
+    found = await op.read(journal, "s")
+    assert (list(found.items), found.head.data) == ([record, record, b"{}", record], state)
+    assert list((await op.read(journal, "s", after=2, limit=1)).items) == [b"{}"]
+
+
+async def test_replace_keeps_a_prefix_and_what_the_head_does_not_set(journal: FileJournal, op: Any) -> None:
+    await journal.write([op.append("s", b"0", b"1", b"2", first=7, group="g", status="x", data=b"d")])
+    for keep, expected in ((4, None), (0, 3)):
+        with pytest.raises(VersionConflictError):
+            await journal.write([op.replace("s", keep, expected=expected)])
+    assert await journal.write([op.replace("s", 2, b"new", expected=7)]) == (8,)
+    found = await op.read(journal, "s")
+    assert (list(found.items), found.rewritten, found.head) == ([b"0", b"1", b"new"], 8, Head("g", "x", b"d"))
+    await journal.write([op.append("s")])
+    assert (await op.read(journal, "s")).rewritten == 8
+
+
+TEXT = st.text(st.characters(exclude_categories=[]), max_size=20)
+HEADS = st.builds(Head, st.none() | TEXT, st.none() | TEXT, st.binary(max_size=20) | st.just(b'{"a":"\\ud800"}'))
+ITEMS = st.lists(
+    st.binary(max_size=30)
+    | TEXT.map(lambda text: json.dumps({"text": text}).encode())
+    | st.sampled_from([b"{}", b" {}", b"1", b'""', b"nul", b'"', b'{"commit":{}}', b'{"a":"\\ud800"}', b"\n", b""]),
+    max_size=5,
+)  # fmt: skip
+
+
+@given(ITEMS, HEADS)
+@settings(max_examples=60)
+def test_any_bytes_and_any_head_come_back_and_every_line_is_json(items: list[bytes], head: Head) -> None:
+    about: dict[str, Any] = {
+        "version": 2**70,
+        "before": 3,
+        "offset": 100,
+        "rewritten": 1,
+        "created_at": AT,
+        "updated_at": AT,
+    }
+    data = write_batch(items, head=head, **about)
+    *lines, last = data.splitlines(keepends=True) if b"\r" not in data else [x + b"\n" for x in data.split(b"\n")[:-1]]
+    commit = read_commit(last)
+    assert [read_item(line) for line in read_batch(b"".join(lines), commit, 100)] == items
+    assert commit.head == Head(head.group, head.status, head.data or b"")
+    assert (commit.version, commit.count, commit.created_at) == (2**70, 3 + len(items), AT)
+    assert all(len(json.loads(line)) in (1, 2) for line in data.decode("utf-8", "replace").split("\n")[:-1])
+    assert not is_torn(data)
+
+
+@given(ITEMS, HEADS, st.data())
+@settings(max_examples=60)
+def test_every_beginning_of_a_write_is_torn_and_none_with_a_spoiled_end_is(
+    items: Any, head: Head, choose: st.DataObject
+) -> None:
+    data = write_batch(items, version=1, before=0, offset=9, rewritten=0, created_at=AT, updated_at=AT, head=head)
+    cut = choose.draw(st.integers(0, len(data) - 1))
+    assert is_torn(data[:cut])
+    assert is_torn(data[:cut] + b"\0" * 9) or cut == len(data) - 1
