@@ -10,7 +10,14 @@ def spoil_database(place: Place) -> None:
         file.write_bytes(b"this is not a database" * 500)
 
 
+def spoil_files(place: Place) -> None:
+    """Overwrite every file of a closed directory with what is none."""
+    for file in place.directory.rglob("*.jsonl"):
+        file.write_bytes(b"this is not a journal\n" * 50)
+
+
+FILE = Target.from_url("file:{dir}/x", damage=spoil_files)
 MEMORY = Target.from_url("memory:{place}")
 SQLITE = Target.from_url("sqlite:{dir}/x.db", damage=spoil_database)
 
-test_law = law_tests(MEMORY, SQLITE)
+test_law = law_tests(MEMORY, FILE, SQLITE)
