@@ -68,7 +68,7 @@ class Desk:
     def elsewhere(self) -> Desk:
         """The same agent in another process, which shares nothing but the store."""
         fresh = Desk(another(self.store, process=dead()))
-        fresh.model._script = self.model._script
+        fresh.model._script[:] = self.model._script
         return fresh
 
 
@@ -237,7 +237,11 @@ async def test_deciding_twice(any_store: AgentStore) -> None:
     again = await desk.agent.approvals.resolve(approval_id, approved=True, note="second", decided_by="b")
     assert again == first
     assert len(desk.paid) == 1
-    for different in ({"approved": False}, {"approved": True, "arguments": {"to": "eve", "amount": 9}}):
+    differences: list[dict[str, Any]] = [
+        {"approved": False},
+        {"approved": True, "arguments": {"to": "eve", "amount": 9}},
+    ]
+    for different in differences:
         with pytest.raises(ApprovalAlreadyResolvedError) as caught:
             await desk.agent.approvals.resolve(approval_id, **different)
         assert caught.value.approval.decision is not None
@@ -279,7 +283,7 @@ async def test_bad_decisions_are_refused_before_anything_is_written(store: Agent
     approval_id = await Desk(store).ask()
     async with writes_nothing(store) as watched:
         approvals = Desk(watched).agent.approvals
-        for error, options in (
+        wrong: list[tuple[type[Exception], dict[str, Any]]] = [
             (InvalidArgumentError, {"approved": "yes"}),
             (InvalidArgumentError, {"approved": None}),
             (InvalidArgumentError, {"approved": True, "note": 5}),
@@ -287,7 +291,8 @@ async def test_bad_decisions_are_refused_before_anything_is_written(store: Agent
             (InvalidArgumentError, {"approved": False, "arguments": {}}),
             (NotJsonError, {"approved": True, "arguments": {"to": {1}}}),
             (NotJsonError, {"approved": True, "arguments": []}),
-        ):
+        ]
+        for error, options in wrong:
             with pytest.raises(error):
                 await approvals.resolve(approval_id, **options)
         with pytest.raises(InvalidIdError):

@@ -112,7 +112,7 @@ async def test_a_mended_turn_that_waits_is_not_called_failed(store: AgentStore) 
     session = Agent(model=model, tools=[pay], store=store).session("s")
     with pytest.raises(RefusedError):
         await session.send("one")
-    model._script = [[ToolCall("c1", "pay")], "done"]
+    model._script[:] = [[ToolCall("c1", "pay")], "done"]
     result = await session.resume()
     assert result is not None
     assert result.finish_reason == "awaiting-approval"
@@ -281,7 +281,7 @@ async def test_an_idempotent_call_that_is_first_made_after_a_resume_is_the_first
     session = Agent(model=model, tools=[f], store=store).session("s")
     with pytest.raises(ConnectionError):
         await session.send("go")
-    model._script = [[ToolCall("c1", "f")], [ToolCall("c2", "f")], "done"]
+    model._script[:] = [[ToolCall("c1", "f")], [ToolCall("c2", "f")], "done"]
     await session.resume()
     assert attempts == [1, 1]
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -65,15 +66,7 @@ def test_a_child_that_ended_is_known_to_be_dead_and_one_that_runs_is_not() -> No
     ],
 )
 def test_what_is_known_of_another_process(change: dict[str, Any], known: bool) -> None:
-    here = this_process()
-    facts = {
-        "host": here.host,
-        "boot": here.boot,
-        "namespace": here.namespace,
-        "pid": here.pid,
-        "started": here.started,
-    }
-    other = Process(**{**facts, **change})
+    other = replace(this_process(), **change)
     assert this_process().knows_dead(other.new_owner()) is known
 
 

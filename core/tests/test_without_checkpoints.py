@@ -66,7 +66,7 @@ async def test_a_failed_turn_is_pending_in_this_process(less: AgentStore) -> Non
     assert [turn.run_id for turn in await agent.pending()] == [pending.run_id]
     with pytest.raises(TurnFailedError):
         await agent.session("s").send("more")
-    model._script = ["done"]
+    model._script[:] = ["done"]
     result = await agent.resume("s")
     assert result is not None
     assert (result.text, result.run_id) == ("done", pending.run_id)

@@ -185,15 +185,18 @@ def as_messages(given: str | Message | Sequence[Message] | Sequence[Record]) -> 
     """
     if isinstance(given, str):
         return (Message("user", given),)
-    items = (given,) if isinstance(given, Message) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    items: list[Any] = (
+        [given] if isinstance(given, Message) else list(given) if isinstance(given, (list, tuple)) else []
+    )
     if items and all(isinstance(item, dict) for item in items):
         return (Message("user", items),)
     if not items or not all(isinstance(item, Message) for item in items):
         raise InvalidArgumentError("input", "must be text, one message or more, or the parts of one")
-    for place, message in enumerate(items):
+    messages: list[Message] = items
+    for place, message in enumerate(messages):
         if message.role not in ("user", "assistant") or message.tool_calls or message.tool_call_id is not None:
             raise InvalidArgumentError(f"input[{place}]", "must be of the user or the assistant, and without calls")
-    return items
+    return tuple(messages)
 
 
 def messages_of(records: Sequence[Record]) -> tuple[Message, ...]:
