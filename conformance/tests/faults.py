@@ -558,7 +558,7 @@ class RemembersAnswers(JournalSessions):
 
     async def load(self, session_id: str, **window: Any) -> Any:  # type: ignore[misc]  # reason: the fault
         found = await JournalSessions.load(self, session_id, **window)
-        answers: dict[Any, Any] = self.__dict__.setdefault("answers", {})
+        answers: dict[Any, Any] = vars(self).setdefault("answers", {})
         return found and answers.setdefault((session_id, found.version, tuple(window.items())), found)
 
 
@@ -663,7 +663,7 @@ class DecisionIsConsumed(JournalApprovals):
 
     async def _get(self, approval_id: str) -> Approval | None:
         found = await super()._get(approval_id)
-        reads: dict[str, int] = self.__dict__.setdefault("reads", {})
+        reads: dict[str, int] = vars(self).setdefault("reads", {})
         if found is not None and found.decided:
             reads[approval_id] = reads.get(approval_id, 0) + 1
         return None if reads.get(approval_id, 0) > 1 else found

@@ -154,7 +154,7 @@ class _Trial:
             derandomize=self.seed is None,
             database=None,
             deadline=None,
-            suppress_health_check=list(hypothesis.HealthCheck),
+            suppress_health_check=tuple(map(hypothesis.HealthCheck, hypothesis.HealthCheck)),
             print_blob=False,
         )
         @hypothesis.given(self.law.cases())
