@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perdure.backend import (
@@ -66,14 +65,16 @@ class Changes:
             with contextlib.suppress(OSError):
                 self._disk.truncate(log.file, tail.end)
             raise
-        with _in_doubt(guard):
+        try:
             self._disk.sync(log.file)
+        except OSError as error:
+            raise _unknown(guard, error) from error
 
     def _create(self, guard: Guard, items: Iterable[bytes], settings: dict[str, Any]) -> None:
         opening = write_opening(guard.place.part, guard.place.key.id)
-        self._publish(guard, (opening, write_batch(items, before=0, offset=len(opening), **settings)))
+        self.publish(guard, (opening, write_batch(items, before=0, offset=len(opening), **settings)))
 
-    def _publish(self, guard: Guard, content: Iterable[bytes]) -> None:
+    def publish(self, guard: Guard, content: Iterable[bytes]) -> None:
         """Put a new file in the place of the old one, or of none: written and synced first, then renamed."""
         place, size = guard.place, 0
         folder = self._directory.make(place.part)
@@ -85,9 +86,11 @@ class Changes:
                 size += len(data)
             self._disk.sync(file)
             guard.mark()
-            with _in_doubt(guard):
+            try:
                 self._disk.rename(name, self._directory.make(TEMPORARY), place.file, folder)
                 self._disk.sync(folder)
+            except OSError as error:
+                raise _unknown(guard, error) from error
         except BaseException:
             with contextlib.suppress(OSError):
                 log.close()
@@ -99,9 +102,11 @@ class Changes:
     def _delete(self, guard: Guard, tail: Tail) -> int:
         folder = self._directory.make(guard.place.part)
         guard.mark()
-        with _in_doubt(guard):
+        try:
             self._disk.unlink(guard.place.file, folder)
             self._disk.sync(folder)
+        except OSError as error:
+            raise _unknown(guard, error) from error
         guard.mark(doubtful=False)
         guard.adopt(None)
         return tail.commit.version
@@ -120,7 +125,7 @@ class Changes:
                 guard.mark(doubtful=False)
             else:
                 tail = guard.log.tail()
-                self._publish(guard, self._pieces(guard.log, tail.end))
+                self.publish(guard, self._pieces(guard.log, tail.end))
                 self._report(guard, tail)
         except (OSError, OutcomeUnknownError) as error:
             problem = f"an earlier write could not be brought to the disk ({describe(error)})"
@@ -135,17 +140,13 @@ class Changes:
             self._on_torn_write(TornWrite(self._directory.where(guard.place), tail.end, tail.torn, tail.commit.version))
 
 
-@contextmanager
-def _in_doubt(guard: Guard) -> Iterator[None]:
-    """Turn a failure into *outcome unknown*, and leave a mark, so that the next writer settles it."""
-    try:
-        yield
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            guard.mark()
-        with contextlib.suppress(OSError):
-            guard.adopt(None)
-        raise OutcomeUnknownError("write", guard.place.key.id, describe(error)) from error
+def _unknown(guard: Guard, error: OSError) -> OutcomeUnknownError:
+    """Return the error of a write that may have happened, and leave a mark, so that the next writer settles it."""
+    with contextlib.suppress(OSError):
+        guard.mark()
+    with contextlib.suppress(OSError):
+        guard.adopt(None)
+    return OutcomeUnknownError("write", guard.place.key.id, describe(error))
 
 
 def _check(operation: Operation, tail: Tail | None) -> None:

@@ -7,8 +7,6 @@ import errno
 import os
 import secrets
 import threading
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,31 +28,23 @@ NOT_OURS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-@dataclass(frozen=True)
 class Place:
-    """Where a key is: its part's folder, and its file there."""
+    """Where a key is.
 
-    key: Key
+    Attributes:
+        key: The key.
+        part: The name of its part, and of the folder.
+        file: The name of its file there.
+        lock: The name of its lock.
+        path: Both names, below the namespace.
+    """
 
-    @property
-    def part(self) -> str:
-        """The name of the part, and of its folder."""
-        return self.key.part.value
-
-    @cached_property
-    def name(self) -> str:
-        """The name of the key, without a suffix."""
-        return to_name(self.key.id)
-
-    @property
-    def file(self) -> str:
-        """The name of the file."""
-        return self.name + SUFFIX
-
-    @property
-    def lock(self) -> str:
-        """The name of the lock."""
-        return self.name + ".lock"
+    def __init__(self, key: Key) -> None:
+        """Find the names of a key."""
+        name = to_name(key.id)
+        self.key, self.part = key, key.part.value
+        self.file, self.lock = name + SUFFIX, name + ".lock"
+        self.path = f"{self.part}/{self.file}"
 
 
 class Directory:
@@ -63,7 +53,7 @@ class Directory:
     def __init__(self, disk: Disk, root: str, namespace: str, title: str, *, shared: bool) -> None:
         """Take the path of the store's directory; nothing is touched before `open`."""
         self.disk = disk
-        self._root, self._namespace = root, namespace
+        self._root, self._namespace = root, to_name(namespace)
         self._title, self._shared = title, shared
         self._folders: dict[tuple[str, ...], int] = {}
         self._settled: set[tuple[str, ...]] = set()
@@ -95,20 +85,25 @@ class Directory:
 
     def where(self, place: Place) -> str:
         """Return the path of a key's file, for messages."""
-        return str(Path(self._root, to_name(self._namespace), place.part, place.file))
+        return str(Path(self._root, self._namespace, place.part, place.file))
 
     def find(self, *names: str) -> int | None:
         """Return the descriptor of a folder of the namespace, or `None` if there is no such folder."""
-        with self._opening:
-            return self._find((to_name(self._namespace), *names))
+        path = (self._namespace, *names)
+        found = self._folders.get(path)
+        if found is None:
+            with self._opening:
+                found = self._find(path)
+        return found
 
     def make(self, *names: str) -> int:
         """Return the descriptor of a folder of the namespace, made and on the disk if it was not."""
-        with self._opening:
-            path = (to_name(self._namespace), *names)
-            for length in range(1, len(path) + 1):
-                self._make(path[:length])
-            return self._folders[path]
+        path = (self._namespace, *names)
+        if path not in self._settled:
+            with self._opening:
+                for length in range(1, len(path) + 1):
+                    self._make(path[:length])
+        return self._folders[path]
 
     def log(self, place: Place, *, write: bool = False) -> Log | None:
         """Open the file of a key, or answer `None` if it is absent."""

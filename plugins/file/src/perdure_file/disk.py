@@ -70,6 +70,10 @@ class Disk:
         """Give a file another name, in one step, in place of whatever has that name."""
         os.rename(name, new_name, src_dir_fd=directory, dst_dir_fd=new_directory)
 
+    def link(self, name: str, directory: int, new_name: str, new_directory: int) -> None:
+        """Give a file another name beside the one it has; fail if that is taken."""
+        os.link(name, new_name, src_dir_fd=directory, dst_dir_fd=new_directory, follow_symlinks=False)
+
     def unlink(self, name: str, directory: int) -> None:
         """Remove a name."""
         os.unlink(name, dir_fd=directory)

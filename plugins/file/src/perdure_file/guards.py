@@ -12,7 +12,6 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -51,25 +50,30 @@ class Guard:
     Attributes:
         place: Which key.
         log: The file; `None`: the key is absent.
+        marked: Whether the last write may not be on the disk: its writer died, or a sync failed. The kernel reports a
+            failed sync once and then takes the pages for written, and a rename that was not synced is not made durable
+            by a sync of the file. So the mark, a byte in the lock's file, outlives the writer.
     """
 
     def __init__(self, directory: Directory, place: Place) -> None:
         self._directory, self._disk = directory, directory.disk
         self.place = place
         self.log: Log | None = None
+        self.marked = False
         self.mutex = threading.Lock()
         self.users = 0
         self._lock: int | None = None
 
     @contextmanager
-    def locked(self, patience: Patience, *, make: bool) -> Iterator[None]:
+    def locked(self, patience: Patience, *, make: bool, look: bool) -> Iterator[None]:
         """Hold the lock, with the file open that the key has now. A reader makes no lock where there is none."""
         if not self.mutex.acquire(timeout=patience.left):
             raise self._busy()
         try:
             self._acquire(patience, make=make)
             try:
-                self._look(write=make)
+                if look:
+                    self._look(write=make)
                 yield
             finally:
                 if not make:
@@ -78,19 +82,11 @@ class Guard:
         finally:
             self.mutex.release()
 
-    @property
-    def marked(self) -> bool:
-        """Whether the last write of this key may not be on the disk: its writer died, or a sync failed.
-
-        The kernel reports a failed sync once and then takes the pages for written, and a rename that was not synced is
-        not made durable by a sync of the file. So the mark, a byte in the lock's file, outlives the writer.
-        """
-        return self._lock is not None and self._disk.status(self._lock).st_size > 0
-
     def mark(self, *, doubtful: bool = True) -> None:
         """Set or remove the mark."""
         if self._lock is not None:
             self._disk.truncate(self._lock, int(doubtful))
+        self.marked = doubtful
 
     def adopt(self, log: Log | None) -> None:
         """Take what is the key's file from now on; `None`: it has none."""
@@ -146,13 +142,14 @@ class Guard:
         found = None if folder is None else self._disk.status_at(self.place.file, folder)
         if folder is None or found is None:
             self.adopt(None)
-        elif self.log is None or not self.log.is_at(found):
+        elif self.log is None or not self.log.still_at(found):
             self.adopt(None)
             self.adopt(self._directory.log(self.place, write=write))
 
     def _is_at_its_name(self, lock: int, folder: int) -> bool:
         try:
             found = self._disk.status_at(self.place.lock, folder)
+            self.marked = found is not None and found.st_size > 0
             return found is not None and os.path.samestat(found, self._disk.status(lock))
         except BaseException:
             self._close_lock()  # it is held
@@ -191,24 +188,32 @@ class Guards:
     def __init__(self, directory: Directory) -> None:
         """Take the directory."""
         self._directory = directory
-        self._guards: OrderedDict[Place, Guard] = OrderedDict()
+        self._guards: dict[str, Guard] = {}
         self._counting = threading.Lock()
         _all.add(self)
 
     @contextmanager
-    def locked(self, place: Place, patience: Patience, *, make: bool = True) -> Iterator[Guard]:
-        """Lock a key against all others: threads, processes and other journals."""
+    def locked(self, place: Place, patience: Patience, *, make: bool = True, look: bool = True) -> Iterator[Guard]:
+        """Lock a key against all others: threads, processes and other journals.
+
+        Args:
+            place: The key.
+            patience: How long to wait.
+            make: Whether to make the lock if there is none.
+            look: Whether to open the key's file; a damaged one cannot be.
+        """
         with self._counting:
-            guard = self._guards.setdefault(place, Guard(self._directory, place))
-            self._guards.move_to_end(place)
+            guard = self._guards.pop(place.path, None) or Guard(self._directory, place)
+            self._guards[place.path] = guard  # at the end: it was used last
             guard.users += 1
         try:
-            with guard.locked(patience, make=make):
+            with guard.locked(patience, make=make, look=look):
                 yield guard
         finally:
             with self._counting:
                 guard.users -= 1
-                self._drop_some()
+                if len(self._guards) > KEPT:
+                    self._drop_some()
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -222,8 +227,8 @@ class Guards:
 
     def _drop_some(self) -> None:
         idle = [guard for guard in self._guards.values() if not guard.users]
-        for guard in idle[: max(len(self._guards) - KEPT, 0)]:
-            del self._guards[guard.place]
+        for guard in idle[: len(self._guards) - KEPT]:
+            del self._guards[guard.place.path]
             guard.close()
 
 

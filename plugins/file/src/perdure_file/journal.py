@@ -177,18 +177,13 @@ class FileJournal(Journal):
         if self._process != os.getpid():
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         call = self._threads.submit(work)
-        answer = asyncio.wrap_future(call)
         try:
-            await asyncio.wait((answer,))
+            return await asyncio.wrap_future(call)
         except asyncio.CancelledError:
-            if patience is None or call.cancel():
-                answer.cancel()
-            else:
+            if patience is not None and not call.cancelled():
                 patience.give_up()
-                await _ended(answer)
+                await _ended(asyncio.wrap_future(call))
             raise
-        try:
-            return answer.result()
         except OSError as error:  # where a write is in doubt, it has been said already
             raise StoreUnavailableError(operation, key, describe(error)) from error
 

@@ -59,12 +59,12 @@ class Log:
         """Take an open file, which is closed by `close`."""
         self._disk = disk
         self._part, self._id, self.where = part, id, where
-        self.file = file
+        self.file, self._identity = file, disk.status(file)
 
     def check(self) -> None:
         """Look at the first line, so that a newer format is refused untouched; close the file if it is none of ours."""
         try:
-            if not stat.S_ISREG(self._disk.status(self.file).st_mode):
+            if not stat.S_ISREG(self._identity.st_mode):
                 raise StoreCorruptedError(self.where, "it is not a regular file")
             self._opening()
         except BaseException:
@@ -75,9 +75,9 @@ class Log:
         """Close the file."""
         self._disk.close(self.file)
 
-    def is_at(self, status: os.stat_result) -> bool:
+    def still_at(self, status: os.stat_result) -> bool:
         """Whether this is the file of that status, and not one that was there before it."""
-        return os.path.samestat(self._disk.status(self.file), status)
+        return os.path.samestat(self._identity, status)
 
     def tail(self) -> Tail:
         """Find the last whole commit, reading backwards from the end, twice as much each time."""

@@ -10,6 +10,7 @@ else can go wrong; a suffix always follows, so no name ends with a dot; and 200 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 DEVICES = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789")}
@@ -19,12 +20,15 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 _NAME = re.compile(r",?([a-z0-9_.-]+)(?:,([0-9a-v]+))?")
 
 
+@lru_cache(maxsize=1024)
 def to_name(id: str) -> str:
     """Return the file name of an id, without a suffix."""
     lower = id.lower()
     name = f",{lower}" if lower.partition(".")[0] in DEVICES else lower
+    if id == lower:
+        return name
     capitals = sum(1 << place for place, character in enumerate(id) if character.isupper())
-    return f"{name},{_digits(capitals)}" if capitals else name
+    return f"{name},{_digits(capitals)}"
 
 
 def to_id(name: str) -> str | None:

@@ -1,0 +1,171 @@
+"""What is whole in a damaged file comes back, the rest is reported, and nothing is dropped in silence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.backend import InvalidArgumentError, SchemaVersionError, StoreCorruptedError, VersionConflictError
+from perdure_file.journal import FileJournal
+from perdure_file.lines import _sealed
+from perdure_file.salvage import doctor, salvage, verify, verify_all
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def lines(journal: FileJournal, op: Any, file_of: Callable[..., Path]) -> list[bytes]:
+    """Ten records, one a write; line 2n is record n, and line 2n + 1 its commit."""
+    for number in range(10):
+        await journal.write([op.append("s", b'{"n":%d}' % number, data=b'{"title":"t"}', group="g")])
+    return file_of("s").read_bytes().splitlines(keepends=True)
+
+
+def put(path: Path, lines: list[bytes]) -> None:
+    path.unlink()
+    path.write_bytes(b"".join(lines))
+
+
+async def numbers(journal: FileJournal, op: Any) -> list[int]:
+    return [json.loads(item)["n"] for item in (await op.read(journal, "s")).items]
+
+
+async def test_a_whole_file_is_whole_and_stays(journal: FileJournal, op: Any, file_of: Any, lines: list[bytes]) -> None:
+    report = verify(file_of("s"))
+    assert (report.whole, report.version, report.count, report.torn) == (True, 10, 10, 0)
+    identity = file_of("s").stat()
+    assert salvage(file_of("s")) == report
+    assert file_of("s").stat() == identity
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "recovered", "unproven"),
+    [
+        (b'{"item":{"role":"us\n', [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
+        (b"\n", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
+        (b"42\n", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
+        (b"\0" * 40 + b"\n", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
+        (b"", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
+        (b'{"item":{"n":44}}\n', [0, 1, 2, 3, 44, 5, 6, 7, 8, 9], 1),
+    ],
+)
+async def test_a_bad_record_hides_no_other(
+    journal: FileJournal, op: Any, file_of: Any, lines: list[bytes], spoiled: bytes, recovered: Any, unproven: int
+) -> None:
+    path = file_of("s")
+    lines[9] = spoiled
+    put(path, lines)
+    damaged = path.read_bytes()
+    with pytest.raises(StoreCorruptedError):
+        await op.read(journal, "s")
+    found = verify(path)
+    assert not found.whole
+    assert {problem.line for problem in found.problems} <= {9, 10, 11}
+    assert path.read_bytes() == damaged
+    report = salvage(path)
+    assert (report.recovered, report.unproven) == (len(recovered), unproven)
+    assert report.problems == found.problems
+    assert report.kept_as is not None
+    assert report.kept_as.read_bytes() == damaged
+    assert await numbers(journal, op) == recovered
+    assert verify(path).whole
+    snapshot = await op.read(journal, "s")
+    assert (snapshot.head.data, snapshot.head.group) == (b'{"title":"t"}', "g")
+    assert snapshot.version > 10
+    with pytest.raises(VersionConflictError):
+        await journal.write([op.append("s", b'{"n":10}', expected=10)])
+    await journal.write([op.append("s", b'{"n":10}', expected=snapshot.version)])
+    assert await numbers(journal, op) == [*recovered, 10]
+
+
+async def test_every_single_spoiled_line_loses_at_most_itself(
+    journal: FileJournal, op: Any, file_of: Any, lines: list[bytes]
+) -> None:
+    path = file_of("s")
+    for place in range(len(lines)):
+        for spoiled in (lines[place][:9] + b"\xff" + lines[place][10:], b"\0" * len(lines[place])):
+            put(path, [*lines[:place], spoiled, *lines[place + 1 :]])
+            report = salvage(path)
+            if place == len(lines) - 1 and spoiled.startswith(b"\0"):
+                assert (report.whole, report.torn) == (True, len(lines[-2]) + len(spoiled))  # as a power loss leaves it
+                continue
+            assert report.problems, place
+            assert report.recovered == len(await numbers(journal, op))
+            assert report.recovered in (9, 10)
+            if place % 2 == 0:
+                assert report.recovered == 10  # only a commit, or the first line, was lost
+
+
+async def test_a_torn_end_is_no_damage(journal: FileJournal, op: Any, file_of: Any, lines: list[bytes]) -> None:
+    put(file_of("s"), [*lines, b'{"item":{"n":10}}\n{"com'])
+    report = salvage(file_of("s"))
+    assert (report.whole, report.torn, report.recovered) == (True, 23, None)
+    assert await numbers(journal, op) == list(range(10))
+
+
+async def test_lost_and_doubled_pieces_are_found(journal: FileJournal, file_of: Any, lines: list[bytes]) -> None:
+    for changed in (
+        [*lines[:5], *lines[7:]],
+        [*lines[:5], *lines[3:]],
+        [*lines[:3], *lines[5:7], *lines[3:5], *lines[7:]],
+    ):
+        put(file_of("s"), changed)
+        assert any("missing" in problem.what for problem in verify(file_of("s")).problems)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"nothing of ours\n"])
+async def test_what_has_nothing_whole_is_kept_and_said(
+    journal: FileJournal, op: Any, file_of: Any, lines: list[bytes], content: bytes
+) -> None:
+    put(file_of("s"), [content])
+    report = salvage(file_of("s"))
+    assert (report.version, report.count, report.recovered) == (None, 0, 0)
+    assert "no whole commit" in report.problems[-1].what
+    assert report.kept_as is not None
+    assert report.kept_as.read_bytes() == content
+    assert await numbers(journal, op) == []
+
+
+async def test_an_approval_without_a_whole_commit_stays_where_it_is(root: Path, file_of: Any, journal: Any) -> None:
+    path = file_of("a.turn-1", "approvals")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    report = salvage(path)
+    assert (report.recovered, report.kept_as) == (None, None)
+    assert path.read_bytes() == b"x"
+
+
+async def test_a_newer_format_is_left_alone(journal: FileJournal, file_of: Any, lines: list[bytes]) -> None:
+    content = _sealed(b'{"perdure":"file","format":7') + b"?"
+    put(file_of("s"), [content])
+    for look in (verify, salvage):
+        with pytest.raises(SchemaVersionError):
+            look(file_of("s"))
+    assert file_of("s").read_bytes() == content
+
+
+async def test_a_path_of_no_store_is_refused(tmp_path: Path) -> None:
+    for path in ("x.jsonl", "d/other/x.jsonl", "d/sessions/X.jsonl", "d/sessions/x.txt"):
+        with pytest.raises(InvalidArgumentError):
+            verify(tmp_path / path)
+
+
+async def test_the_doctor_looks_at_all_and_repairs_when_told(
+    journal: FileJournal, op: Any, file_of: Any, lines: list[bytes], root: Path
+) -> None:
+    await journal.write([op.append("whole", b"{}")])
+    other = FileJournal(root, namespace="other")
+    await other.open()
+    await other.write([op.append("s", b"{}")])
+    await other.close()
+    assert [report.whole for report in verify_all(root)] == [True] * 3
+    assert list(doctor(root)) == []
+    put(file_of("s"), [*lines[:5], *lines[7:]])
+    assert [report.path for report in doctor(root)] == [file_of("s")]
+    assert list(doctor(root, namespace="other")) == []
+    assert [report.recovered for report in doctor(root, repair=True)] == [9]
+    assert list(doctor(root)) == []
+    with pytest.raises(StoreCorruptedError):
+        list(doctor(root / "nowhere"))
