@@ -154,6 +154,7 @@ class _Trial:
             derandomize=self.seed is None,
             database=None,
             deadline=None,
+            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
             suppress_health_check=tuple(map(hypothesis.HealthCheck, hypothesis.HealthCheck)),
             print_blob=False,
         )
