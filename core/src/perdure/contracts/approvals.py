@@ -474,6 +474,9 @@ class ApprovalStore(Store):
         for name, allowed in (("kind", KINDS), ("status", APPROVAL_STATUSES), ("on_expiry", ON_EXPIRY)):
             if getattr(approval, name) not in allowed:
                 raise InvalidArgumentError(f"approval.{name}", f"must be one of {', '.join(allowed)}")
+        for name in ("tool_call_id", "tool_name", "agent"):
+            if type(getattr(approval, name)) is not str:
+                raise InvalidArgumentError(f"approval.{name}", "must be a str")
         check.encode_object(approval.arguments, "approval.arguments", self.max_record)
         check.encode_object(approval.metadata, "approval.metadata", self.max_record)
         digest = hash_arguments(approval.arguments)

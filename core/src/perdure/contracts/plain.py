@@ -18,10 +18,12 @@ EXTRA = "extra"
 def to_record(value: object) -> Record:
     """Return a dataclass as a JSON object: instants in ISO 8601, durations in seconds, `None` and `extra` unfolded."""
     record: Record = {}
-    for item in fields(value):  # type: ignore[arg-type]  # reason: called with dataclasses only
+    known = fields(value)  # type: ignore[arg-type]  # reason: called with dataclasses only
+    names = {item.name for item in known}
+    for item in known:
         content = getattr(value, item.name)
         if item.name == EXTRA:
-            record.update({key: kept for key, kept in content.items() if key not in record})
+            record.update({key: kept for key, kept in content.items() if key not in names})
         elif isinstance(content, datetime):
             record[item.name] = content.isoformat()
         elif isinstance(content, timedelta):
