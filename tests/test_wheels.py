@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MEMBERS = {
     "perdure": "core",
+    "perdure_file": "plugins/file",
     "perdure_memory": "plugins/memory",
     "perdure_sqlite": "plugins/sqlite",
     "perdure_conformance": "conformance",
@@ -22,7 +23,7 @@ import asyncio
 import perdure
 
 async def main():
-    for url in ("memory:", "sqlite:agent.db"):
+    for url in ("memory:", "file:agent", "sqlite:agent.db"):
         async with perdure.open_store(url) as store:
             await store.sessions.append("s", [{"text": "kept"}])
             print((await store.sessions.load("s")).records[0]["text"], url, flush=True)
@@ -107,11 +108,11 @@ def test_the_sql_of_sqlite_is_in_its_wheel(wheels: dict[str, Path]) -> None:
 def test_the_installed_wheels_keep_a_conversation(scripts: Path, tmp_path: Path) -> None:
     tmp_path.joinpath("script.py").write_text(SCRIPT, encoding="utf-8")
     printed = run(scripts / "python", "-W", "error", "-X", "dev", "script.py", folder=tmp_path).splitlines()
-    assert printed[:3] == ["kept memory:", "kept sqlite:agent.db", "1 again"]
-    assert Path(printed[3]).is_relative_to(scripts.parent)
+    assert printed[:4] == ["kept memory:", "kept file:agent", "kept sqlite:agent.db", "1 again"]
+    assert Path(printed[4]).is_relative_to(scripts.parent)
 
 
 def test_the_installed_command_lists_the_stores(scripts: Path, tmp_path: Path) -> None:
     printed = run(scripts / "perdure", "stores", "--check", folder=tmp_path)
-    assert [line.split()[0] for line in printed.splitlines()] == ["scheme", "memory", "sqlite"]
-    assert [line.split()[-1] for line in printed.splitlines()[1:]] == ["ok", "ok"]
+    assert [line.split()[0] for line in printed.splitlines()] == ["scheme", "file", "memory", "sqlite"]
+    assert [line.split()[-1] for line in printed.splitlines()[1:]] == ["ok"] * 3

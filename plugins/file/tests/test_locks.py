@@ -71,7 +71,9 @@ async def test_a_live_lock_is_never_broken_by_age(start: Callable[..., Any], roo
     await journal.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"1\n", b"<us>\n", b"4711 another-host\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"1\n", b"<us>\n", b"4711 another-host\n"], ids=str.split("empty init us other")
+)
 async def test_what_stands_in_a_lock_file_locks_nothing(
     journal: FileJournal, op: Any, root: Path, content: Any
 ) -> None:

@@ -50,6 +50,7 @@ async def test_a_whole_file_is_whole_and_stays(journal: FileJournal, op: Any, fi
         (b"", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
         (b'{"item":{"n":44}}\n', [0, 1, 2, 3, 44, 5, 6, 7, 8, 9], 1),
     ],
+    ids=["half", "empty", "number", "zeros", "gone", "changed"],
 )
 async def test_a_bad_record_hides_no_other(
     journal: FileJournal, op: Any, file_of: Any, lines: list[bytes], spoiled: bytes, recovered: Any, unproven: int
@@ -115,7 +116,7 @@ async def test_lost_and_doubled_pieces_are_found(journal: FileJournal, file_of: 
         assert any("missing" in problem.what for problem in verify(file_of("s")).problems)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"nothing of ours\n"])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"nothing of ours\n"], ids=["empty", "zeros", "other"])
 async def test_what_has_nothing_whole_is_kept_and_said(
     journal: FileJournal, op: Any, file_of: Any, lines: list[bytes], content: bytes
 ) -> None:

@@ -162,7 +162,11 @@ async def test_a_spoiled_line_is_named_with_path_line_and_offset(
     assert (await op.read(journal, "s", limit=0)).count == 10
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\0" * 5000, b"{}\n", b"this is no journal\n" * 300])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"\0" * 5000, b"{}\n", b"this is no journal\n" * 300],
+    ids=str.split("empty line zeros object other"),
+)
 async def test_a_file_that_is_none_of_ours_is_damage_and_stays_as_it_is(
     journal: FileJournal, op: Any, file_of: Callable[..., Path], content: Any
 ) -> None:

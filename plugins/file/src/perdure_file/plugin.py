@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.backend import journal_hooks
+from perdure.backend import StoreURL, journal_hooks
 
 PERDURE_CONTRACT = 1
 
@@ -27,3 +29,16 @@ class Options(BaseModel):
 perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
     "perdure_file.journal:FileJournal.from_url"
 )
+
+
+def doctor(url: StoreURL, *, salvage: bool) -> Iterator[tuple[str, bool]]:
+    """Look at every file of a directory for `perdure doctor`: say what is wrong, and whether it still is afterwards.
+
+    Args:
+        url: The store; a namespace other than `default` limits it to that one.
+        salvage: Whether to replace damaged files by what is whole in them. The damaged ones are kept.
+    """
+    from perdure_file.salvage import doctor as examine
+
+    for report in examine(url.path, namespace=None if url.namespace == "default" else url.namespace, repair=salvage):
+        yield str(report), not report.whole and report.recovered is None

@@ -87,6 +87,15 @@ class FileReport:
         """Whether nothing is damaged."""
         return not self.problems
 
+    def __str__(self) -> str:
+        told = [f"{self.path}: {self.count} items proven, {self.unproven} unproven"]
+        if self.torn:
+            told.append(f"  {self.torn} bytes of an unfinished write at the end, which the next write cuts off")
+        told += [f"  {problem}" for problem in self.problems]
+        if self.recovered is not None:
+            told.append(f"  {self.recovered} items recovered; the damaged file is {self.kept_as}")
+        return "\n".join(told)
+
 
 def verify(path: str | Path, *, disk: Disk = DISK) -> FileReport:
     """Read a file of the store from its first byte to its last, and report what is damaged. Nothing is written.
