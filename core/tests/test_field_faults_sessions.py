@@ -155,11 +155,20 @@ async def test_looking_up_what_is_missing_creates_nothing(any_store: AgentStore)
 
 
 async def test_clear_leaves_nothing_behind(any_store: AgentStore) -> None:
-    """B107: after a clear no turn, no input id, no sum and no text of before reaches the next turn."""
-    model = ScriptedModel(["one", "two"])
+    """B107: after a clear no turn, no input id, no sum, no decision and no text of before reaches the next turn."""
+
+    @tool(needs_approval=True)
+    def pay(to: str) -> str:
+        return f"paid {to}"
+
+    model = ScriptedModel([[ToolCall("c1", "pay", {"to": "ann"})], "one"])
+    asking = Agent(model=model, store=any_store, tools=[pay])
+    waits = await asking.session("s").send("hello", input_id="i1")
+    before = await asking.approvals.resolve(waits.approval_ids[0], approved=True)
+    model = ScriptedModel(["one"])
     session = Agent(model=model, store=any_store).session("s")
-    before = await session.send("hello", input_id="i1")
     await session.clear()
+    assert (await any_store.approvals.list(session_id="s")).items == ()
     assert (list(session.messages), await session.pending()) == ([], None)
     assert await session.result(before.run_id) is None
     found = await any_store.checkpoints.load("s")

@@ -131,10 +131,14 @@ class Claim:
                 await self.store.approvals.cancel(approval.id, reason=reason)
 
     async def clear(self) -> None:
-        """Empty the transcript, drop the turn, and close the journal."""
+        """Empty the transcript, drop the turn with all approvals of the conversation, and close the journal."""
         await self.cancel_approvals("the conversation was cleared")
         while (session := await _session(self.store, self.journal.key)) is not None:
+            approvals = await approvals_of(self.store, session.session_id, None)
             await self.prove(session)
+            if approvals and self.store.approvals.capabilities.delete:
+                for approval in approvals:
+                    await self.store.approvals.delete(approval.id)
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.replace(session.session_id, [], expected_version=session.version)
                 break
