@@ -122,7 +122,7 @@ async def test_a_turn_survives_a_fault_at_every_write(name: str, outcome: str, a
 
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "steps"])
 @pytest.mark.parametrize("outcome", [*DEATHS, AWAY])
-@pytest.mark.parametrize("name", ["text", "tools", "two-turns"])
+@pytest.mark.parametrize("name", ["text", "tools"])
 async def test_a_turn_survives_a_fault_at_every_write_on_sqlite(
     name: str, outcome: str, atomic: bool, tmp_path: Path
 ) -> None:

@@ -427,6 +427,7 @@ class Pause:
 async def test_an_owner_that_sleeps_before_any_of_its_writes_writes_nothing_after(
     meanwhile: Callable[[Host], Awaitable[None]], errors: tuple[type[PerdureError], ...], atomic: bool
 ) -> None:
+    number = 0
     for number in itertools.count(3):  # the first two create the session and open the turn
         async with open_store(f"memory:{uuid.uuid4().hex}") as store:
             pause = Pause(number)
@@ -460,6 +461,7 @@ def turn_of(owner: Host) -> str:
 async def test_an_owner_that_asks_after_its_turn_was_dropped_leaves_no_question(
     meanwhile: Callable[[Host], Awaitable[None]], left: set[str]
 ) -> None:
+    number = 0
     for number in itertools.count(3):
         async with open_store(f"memory:{uuid.uuid4().hex}") as store:
             pause = Pause(number)
