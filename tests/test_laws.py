@@ -1,5 +1,7 @@
 """Every law on every store of ours, one test id for each."""
 
+from plugins.redis.tests.targets import VALKEY_TARGET
+
 from perdure_conformance.pytest_support import law_tests
 from perdure_conformance.target import Place, Target
 
@@ -20,4 +22,4 @@ FILE = Target.from_url("file:{dir}/x", damage=spoil_files)
 MEMORY = Target.from_url("memory:{place}")
 SQLITE = Target.from_url("sqlite:{dir}/x.db", damage=spoil_database)
 
-test_law = law_tests(MEMORY, FILE, SQLITE)
+test_law = law_tests(MEMORY, FILE, SQLITE, VALKEY_TARGET)

@@ -14,9 +14,11 @@ MEMBERS = {
     "perdure": "core",
     "perdure_file": "plugins/file",
     "perdure_memory": "plugins/memory",
+    "perdure_redis": "plugins/redis",
     "perdure_sqlite": "plugins/sqlite",
     "perdure_conformance": "conformance",
 }
+SCHEMES = ["file", "memory", "redis", "redis+cluster", "redis+sentinel", "redis+unix", "rediss", "sqlite"]
 
 SCRIPT = """
 import asyncio
@@ -105,6 +107,11 @@ def test_the_sql_of_sqlite_is_in_its_wheel(wheels: dict[str, Path]) -> None:
     assert [name for name in names if name.endswith(".sql")]
 
 
+def test_the_scripts_of_redis_are_in_its_wheel(wheels: dict[str, Path]) -> None:
+    names = zipfile.ZipFile(wheels["perdure_redis"]).namelist()
+    assert [name for name in names if name.endswith(".lua")]
+
+
 def test_the_installed_wheels_keep_a_conversation(scripts: Path, tmp_path: Path) -> None:
     tmp_path.joinpath("script.py").write_text(SCRIPT, encoding="utf-8")
     printed = run(scripts / "python", "-W", "error", "-X", "dev", "script.py", folder=tmp_path).splitlines()
@@ -114,5 +121,5 @@ def test_the_installed_wheels_keep_a_conversation(scripts: Path, tmp_path: Path)
 
 def test_the_installed_command_lists_the_stores(scripts: Path, tmp_path: Path) -> None:
     printed = run(scripts / "perdure", "stores", "--check", folder=tmp_path)
-    assert [line.split()[0] for line in printed.splitlines()] == ["scheme", "file", "memory", "sqlite"]
-    assert [line.split()[-1] for line in printed.splitlines()[1:]] == ["ok"] * 3
+    assert [line.split()[0] for line in printed.splitlines()] == ["scheme", *SCHEMES]
+    assert [line.split()[-1] for line in printed.splitlines()[1:]] == ["ok"] * len(SCHEMES)

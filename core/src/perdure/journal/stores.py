@@ -58,7 +58,11 @@ class JournalSessions(SessionStore):
     def __init__(self, journal: Journal) -> None:
         """Keep the journal; it is neither opened nor closed here."""
         self.journal = journal
-        self.capabilities = _capabilities(journal)
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # reason: nobody sets it
+        """What the journal declares; some know only when they are open."""
+        return _capabilities(self.journal)
 
     @property
     def title(self) -> str:
@@ -175,7 +179,11 @@ class JournalCheckpoints(CheckpointStore):
     def __init__(self, journal: Journal) -> None:
         """Keep the journal; it is neither opened nor closed here."""
         self.journal = journal
-        self.capabilities = _capabilities(journal)
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # reason: nobody sets it
+        """What the journal declares; some know only when they are open."""
+        return _capabilities(self.journal)
 
     @property
     def title(self) -> str:
@@ -259,7 +267,11 @@ class JournalApprovals(ApprovalStore):
     def __init__(self, journal: Journal) -> None:
         """Keep the journal; it is neither opened nor closed here."""
         self.journal = journal
-        self.capabilities = _capabilities(journal)
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # reason: nobody sets it
+        """What the journal declares; some know only when they are open."""
+        return _capabilities(self.journal)
 
     @property
     def title(self) -> str:

@@ -1,0 +1,46 @@
+-- An index is a sorted set whose scores are all 0, so that its order is that of the bytes of its members. Each journal has a
+-- member for each order (i: by id, c: by creation, r: by the last write), and again for its group and its status if it has them.
+
+local function filters(head)
+  local all = {':'}
+  if head.group then all[2] = 'g' .. #head.group .. ':' .. head.group end
+  if head.status then all[#all + 1] = 's' .. #head.status .. ':' .. head.status end
+  return all
+end
+
+local function place(order, id, created, updated)
+  if order == 'i' then return id end
+  return (order == 'c' and created or updated) .. id
+end
+
+local function members(filters, orders, id, created, updated)
+  local all = {}
+  for _, order in ipairs(orders) do
+    for _, filter in ipairs(filters) do all[#all + 1] = order .. filter .. place(order, id, created, updated) end
+  end
+  return all
+end
+
+local ALL, RECENT = {'i', 'c', 'r'}, {'r'}
+
+local function remove(index, names)
+  return redis.call('ZREM', index, unpack(names))
+end
+
+local function add(index, names)
+  local scored = {}
+  for n, name in ipairs(names) do
+    scored[2 * n - 1], scored[2 * n] = 0, name
+  end
+  redis.call('ZADD', index, unpack(scored))
+end
+
+-- The hash tag is a digest of the conversation (the upper half of its Adler-32), an octal number below 64.
+local function journal_of(prefix, part, id)
+  local low, high = 1, 0
+  for _, byte in ipairs({string.byte(string.match(id, '^[^.]*'), 1, -1)}) do
+    low = low + byte
+    high = high + low
+  end
+  return string.format('%s{%02opd}:%s:%s', prefix, high % 65521 % 64, part, id)
+end

@@ -1,0 +1,225 @@
+"""The Redis backend: a list for each journal, its head first, and one script for each write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from perdure.backend import (
+    Capabilities,
+    Delete,
+    InvalidIdError,
+    Journal,
+    JournalInfo,
+    JournalSnapshot,
+    Key,
+    Operation,
+    Part,
+    Position,
+    SchemaVersionError,
+    StoreClosedError,
+    StoreCorruptedError,
+    StoreError,
+    StoreURL,
+    VersionConflictError,
+    WrongLoopError,
+)
+from perdure_redis.acknowledgement import Acknowledgement
+from perdure_redis.clients import Clients, clients_of
+from perdure_redis.heads import FORMAT, arguments, digits, read_head
+from perdure_redis.keys import Keys
+from perdure_redis.listing import Listing, Pages
+from perdure_redis.plugin import Options
+from perdure_redis.routes import Call, Client, answered, route_of
+from perdure_redis.scripts import READ, WRITE
+from perdure_redis.seen import LastSeen, newer
+from perdure_redis.settings import QUESTIONS, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class RedisJournal(Journal):
+    """Keeps everything on a Redis or Valkey server, behind Sentinel, or in a cluster.
+
+    Where: one list for each journal and one sorted set for each part, see README.md.
+    Survives: what the server survives: with `appendonly yes` and `appendfsync always` everything acknowledged, with
+    `everysec` all but the last second of a power loss. A failover may lose what no replica had; `wait` bounds that.
+    Shared by: any number of processes and hosts. An object belongs to the event loop and the process that opened it.
+    Limits: memory of the server; 512 MB an item.
+    """
+
+    capabilities = Capabilities(durable=True, shared=True, atomic=True)
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str = "default",
+        timeout: float = 10.0,
+        wait: int = 0,
+        waitaof: bool = False,
+        strict: bool = False,
+        ttl: float | None = None,
+        max_connections: int = 50,
+    ) -> None:
+        """Use a client, which stays the caller's to close.
+
+        Args:
+            client: A `redis.asyncio.Redis` or `RedisCluster`, however it decodes and whatever protocol it speaks.
+            namespace: The tenant.
+            timeout: How long a call may take, in seconds.
+            wait: How many replicas must have a write.
+            waitaof: Whether the disk must have a write.
+            strict: Whether a server whose settings may lose data is refused.
+            ttl: How long a conversation is kept after its last write, in seconds; `None`: for ever.
+            max_connections: How many calls go on at once.
+        """
+        if not NAMESPACE.fullmatch(namespace):
+            raise InvalidIdError("namespace", namespace, "1 to 64 characters of A-Z a-z 0-9 _ -")
+        self.namespace = namespace
+        self.title = "redis"
+        self._route = route_of(client, timeout, max_connections)
+        self._keys = Keys(namespace, cluster=self._route.cluster)
+        self._ttl = 0 if ttl is None else max(1, round(ttl * 1000))
+        self._strict = strict
+        self._acknowledged = Acknowledgement(wait, waitaof, timeout)
+        self._seen = LastSeen()
+        self._clients: Clients | None = None
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, url: StoreURL) -> RedisJournal:
+        """Make the journal that a URL names."""
+        options = url.options if isinstance(url.options, Options) else Options()
+        clients = clients_of(url)
+        kept = options.model_dump(include={"timeout", "wait", "waitaof", "strict", "ttl", "max_connections"})
+        journal = cls(clients.client, namespace=url.namespace, **kept)
+        journal._clients = clients
+        place = ",".join(str(host) for host in url.hosts) + url.path
+        journal.title = f"{url.scheme}:{'//' if url.hosts else ''}{place}"
+        return journal
+
+    async def open(self) -> None:
+        """Connect, and look at the server's settings."""
+        if self._closed:
+            raise StoreClosedError(self.title)
+        if self._home is not None:
+            return
+        call = Call("open", self.namespace, self.title)
+        replies = await self._route.ask_all(call, QUESTIONS)
+        settings = [Settings.read(each, call) for each in replies]
+        for one in settings:
+            one.check(self.title, strict=self._strict, expiring=self._ttl > 0, waitaof=self._acknowledged.waitaof)
+        self.capabilities = replace(self.capabilities, durable=all(one.appends for one in settings))
+        self._home = os.getpid(), asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Close the connections that a URL opened. A client that was handed in stays open."""
+        self._closed = True
+        clients, self._clients = self._clients, None
+        if clients is not None and self._home in (None, (os.getpid(), asyncio.get_running_loop())):
+            await clients.close()
+
+    async def read(
+        self, key: Key, *, after: int = 0, limit: int | None = None, last: int | None = None
+    ) -> JournalSnapshot | None:
+        """Read the head and the items in one command."""
+        call, name, known = self._call("read", key.id), self._keys.journal(key.part, key.id), self._seen.of(key)
+        if last is None and after == 0 and limit in (None, 0):
+            command = (b"LRANGE", name, b"0", b"-1" if limit is None else b"0")
+            found = await self._route.one(call, name, command)
+        else:
+            window = (after, -1 if limit is None else limit) if last is None else (-1, last)
+            reply = await READ.run(self._route, call, [name], [b"%d" % number for number in window])
+            found = [one for part in answered(reply[0], call) for one in (part if isinstance(part, list) else [part])]
+        if not found:
+            return None
+        where = self._where(key)
+        info, rewritten = read_head(key.id, found[0], where)
+        self._look_back(key, known, digits(info.created_at), info.version)
+        start = min(after, info.count) if last is None else max(0, info.count - last)
+        stop = info.count if limit is None else min(info.count, start + limit)
+        if len(found) - 1 != stop - start:
+            raise StoreCorruptedError(where, "it does not have the items that its head counts")
+        times = info.created_at, info.updated_at
+        return JournalSnapshot(key.id, info.version, info.count, info.head, *times, found[1:], start, rewritten)
+
+    async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
+        """Run one script, and wait for replicas and disk if that was asked for."""
+        call = self._call("write", ", ".join(operation.key.id for operation in operations), writes=True)
+        keys = [name for operation in operations for name in self._keys.of(operation.key)]
+        if self._ttl:
+            keys += self._keys.conversation(operations[0].key.id)
+        given = [b"%d" % len(operations), b"%d" % self._ttl, self._keys.prefix.encode()]
+        known = [self._seen.of(operation.key) for operation in operations]
+        given += [part for each in zip(operations, known, strict=True) for part in arguments(*each)]
+        reply, *confirmations = await WRITE.run(self._route, call, keys, given, self._acknowledged.commands)
+        kind, *rest = answered(reply, call)
+        if kind != b"ok":
+            number = int(rest[0]) - 1
+            raise self._refusal(kind, operations[number], known[number], rest[1:])
+        versions = tuple(int(version) for version in rest[::2])
+        for operation, version, created in zip(operations, versions, rest[1::2], strict=True):
+            if isinstance(operation, Delete):
+                self._seen.forget(operation.key)
+            else:
+                self._seen.note(operation.key, created, version)
+        self._acknowledged.check(confirmations, call)
+        return versions
+
+    async def scan(
+        self,
+        part: Part,
+        *,
+        group: str | None,
+        status: str | None,
+        before: datetime | None,
+        order: str,
+        after: Position | None,
+        limit: int,
+    ) -> Sequence[JournalInfo]:
+        """List heads in the order of the index."""
+        listing = Listing(part, group, status, before, order)
+        return await Pages(self._route, self._keys, listing, self._call("scan", part.value)).read(after, limit)
+
+    def _call(self, operation: str, key: str, *, writes: bool = False) -> Call:
+        """Return a call, if calls may be made from here."""
+        if self._closed or self._home is None:
+            raise StoreClosedError(self.title)
+        pid, loop = self._home
+        if pid != os.getpid():
+            raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
+        if loop is not asyncio.get_running_loop():
+            raise WrongLoopError(self.title, "belongs to another event loop")
+        return Call(operation, key, self.title, writes)
+
+    def _where(self, key: Key) -> str:
+        return f"{self.title}: {key.part} {key.id}"
+
+    def _look_back(self, key: Key, known: bytes, created: bytes, version: int) -> None:
+        """Raise if the journal was newer before the call, else remember what it is at."""
+        once = newer(known, created, version)
+        if once is not None:
+            problem = f"it went back from version {once} to {version}: a failover lost writes"
+            raise StoreCorruptedError(self._where(key), problem)
+        self._seen.note(key, created, version)
+
+    def _refusal(self, kind: bytes, operation: Operation, known: bytes, facts: Sequence[bytes]) -> StoreError:
+        """Return the error for a script that refused an operation. Nothing was written."""
+        key = operation.key
+        if kind == b"format":
+            return SchemaVersionError(self._where(key), int(facts[0]), FORMAT)
+        if kind == b"damaged":
+            return StoreCorruptedError(self._where(key), "its head and its items do not belong together")
+        actual, created = int(facts[0]), facts[1]
+        if actual:
+            self._look_back(key, known, created, actual)
+        return VersionConflictError(key.id, operation.expected_version, actual)

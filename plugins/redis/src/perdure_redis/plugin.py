@@ -1,0 +1,52 @@
+"""The plugin: the options of the URLs of Redis and the three hooks. It loads without the driver."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from perdure.backend import journal_hooks
+
+PERDURE_CONTRACT = 1
+
+
+class Options(BaseModel):
+    """The options of a `redis:`, `rediss:`, `redis+unix:`, `redis+sentinel:` or `redis+cluster:` URL.
+
+    Attributes:
+        timeout: How long a call may take before it is given up, in seconds.
+        wait: How many replicas must have a write before it is acknowledged. 0: none.
+        waitaof: Whether the disk must have a write before it is acknowledged; needs Redis 7.2 with `appendonly yes`.
+        strict: Whether a server whose settings may lose data is refused, instead of warned of.
+        ttl: How long a conversation is kept after its last write, in seconds. `None`: for ever.
+        max_connections: How many calls go on at once; others wait for a connection.
+        protocol: RESP 2 or 3.
+        db: The number of the database; it may stand in the path too.
+        tls: Whether Sentinel and Cluster are spoken to over TLS; `rediss:` says so itself.
+        ca: A file with the certificates to trust; `None`: the system's.
+        cert: A file with the client's certificate.
+        cert_key: A file with the client's private key.
+        sentinel_username: The name to log in to the Sentinels with.
+        sentinel_password: The password for it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout: float = Field(default=10.0, gt=0, le=3600, allow_inf_nan=False)
+    wait: int = Field(default=0, ge=0, le=100)
+    waitaof: bool = False
+    strict: bool = False
+    ttl: float | None = Field(default=None, ge=0.001, le=10**10, allow_inf_nan=False)
+    max_connections: int = Field(default=50, ge=1, le=10_000)
+    protocol: int = Field(default=3, ge=2, le=3)
+    db: int | None = Field(default=None, ge=0)
+    tls: bool = False
+    ca: str | None = None
+    cert: str | None = None
+    cert_key: str | None = None
+    sentinel_username: str | None = None
+    sentinel_password: SecretStr | None = None
+
+
+perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
+    "perdure_redis.journal:RedisJournal.from_url", takes_host=True
+)

@@ -1,0 +1,260 @@
+"""The one way to the server.
+
+A command goes out over a connection that nobody else has, and its reply is read, or the connection is closed. So no reply
+is ever left for somebody else, and it is known whether a command can have arrived.
+
+The client's own `execute_command` is not used: it repeats commands, writes too, and does not tell what was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hiredis import pack_command
+from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from perdure.backend import StoreError, StoreUnavailableError
+from perdure_redis.failures import failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis.asyncio.cluster import ClusterNode
+    from redis.asyncio.connection import AbstractConnection
+
+Client: TypeAlias = "Redis | RedisCluster"
+Command: TypeAlias = tuple[bytes, ...]
+
+REDIRECTIONS = 5
+"""How often one call follows a cluster that moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is being done, for messages and for what a failure means.
+
+    Attributes:
+        operation: The method.
+        key: The ids.
+        where: The server, without secrets.
+        writes: Whether it may change anything.
+    """
+
+    operation: str
+    key: str
+    where: str
+    writes: bool = False
+
+
+class Route(ABC):
+    """Sends commands to whoever has a key.
+
+    Attributes:
+        cluster: Whether the keys are spread over several servers.
+    """
+
+    cluster = False
+
+    def __init__(self, client: Any, timeout: float, limit: int) -> None:
+        """Send over the connections of a client.
+
+        Args:
+            client: The client.
+            timeout: How long a call may take, in seconds.
+            limit: How many calls go on at once; others wait for a connection.
+        """
+        self.client: Any = client  # redis-py types its own commands, and this module goes below them
+        self.timeout = timeout
+        self._free = asyncio.Semaphore(limit)
+
+    async def send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
+        """Send commands to the server of a key, and return a reply for each; one that is an error is not raised.
+
+        Raises:
+            StoreUnavailableError: Nothing was done.
+            OutcomeUnknownError: A write may have been done.
+        """
+        try:
+            return await self._send(call, key, commands)
+        except StoreUnavailableError as error:
+            # A server that restarted or an idle connection that was cut: a read may simply be asked again.
+            if call.writes or not isinstance(error.__cause__, RedisConnectionError):
+                raise
+            return await self._send(call, key, commands)
+
+    async def one(self, call: Call, key: bytes, command: Command) -> Any:
+        """Send one command and return its reply, or raise what the error in it means."""
+        return answered((await self.send(call, key, [command]))[0], call)
+
+    async def each(self, call: Call, requests: Sequence[tuple[bytes, Command]]) -> list[Any]:
+        """Send a command for each of many keys, together for each server, and return their replies. They read only."""
+        batches: dict[Any, list[int]] = {}
+        for number, (key, _) in enumerate(requests):
+            batches.setdefault(await self._source(call, key), []).append(number)
+        replies: list[Any] = [None] * len(requests)
+        for numbers in batches.values():
+            commands = [requests[number][1] for number in numbers]
+            for number, reply in zip(numbers, await self.send(call, requests[numbers[0]][0], commands), strict=True):
+                replies[number] = reply
+        for number, (key, command) in enumerate(requests):
+            if isinstance(replies[number], MovedError | AskError):
+                replies[number] = (await self.send(call, key, [command]))[0]
+        return replies
+
+    @abstractmethod
+    async def _source(self, call: Call, key: bytes) -> Any:
+        """Return where the connections to the server of a key come from."""
+
+    @abstractmethod
+    async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]: ...
+
+    @abstractmethod
+    async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
+        """Send commands to each server that holds keys, and return the replies of each."""
+
+    async def _exchange(self, call: Call, source: Any, commands: Sequence[Command]) -> list[Any]:
+        packed = [pack_command(command) for command in commands]  # type: ignore[arg-type]  # reason: its stub wants one length
+        sent = False
+        try:
+            async with self._free, asyncio.timeout(self.timeout):
+                connection = await self._acquire(source)
+                try:
+                    if await connection.can_read():  # closed by the server, or with a reply that nobody waits for
+                        await connection.disconnect(nowait=True)
+                        await connection.connect()
+                    sent = True
+                    await connection.send_packed_command(packed, check_health=False)
+                    return [await _reply(connection) for _ in commands]
+                except BaseException:
+                    await connection.disconnect(nowait=True)
+                    raise
+                finally:
+                    await self._release(source, connection)
+        except Exception as error:
+            raise failure(error, call, sent=sent) from error
+
+    @abstractmethod
+    async def _acquire(self, source: Any) -> Any: ...
+
+    @abstractmethod
+    async def _release(self, source: Any, connection: Any) -> None: ...
+
+
+class SingleRoute(Route):
+    """One server: known by its address, or the one that Sentinel calls the master."""
+
+    async def _source(self, call: Call, key: bytes) -> Any:
+        return self.client.connection_pool
+
+    async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
+        return await self._exchange(call, await self._source(call, key), commands)
+
+    async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
+        """Ask the server."""
+        return [await self.send(call, b"", commands)]
+
+    async def _acquire(self, source: Any) -> Any:
+        return await source.get_connection()
+
+    async def _release(self, source: Any, connection: Any) -> None:
+        await source.release(connection)
+
+
+class ClusterRoute(Route):
+    """A cluster: each key has a slot, each slot a server, and both move."""
+
+    cluster = True
+    _lost = False
+
+    async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
+        node = await self._source(call, key)
+        replies: list[Any] = []
+        for _ in range(REDIRECTIONS):
+            replies = await self._exchange_with(call, node, commands)
+            redirection = replies[0]
+            if isinstance(redirection, AskError):
+                node = await self._redirected(call, redirection)
+                replies = (await self._exchange_with(call, node, [(b"ASKING",), *commands]))[1:]
+            elif isinstance(redirection, MovedError):
+                await self.client.nodes_manager.move_slot(redirection)
+                node = await self._source(call, key)
+                continue
+            elif isinstance(redirection, ClusterDownError | ReadOnlyError):
+                self._lost = True  # somebody else takes over
+            break
+        return replies
+
+    async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
+        """Ask every master."""
+        await self._source(call, b"")
+        return [await self._exchange_with(call, node, commands) for node in self.client.get_primaries()]
+
+    async def _exchange_with(self, call: Call, node: ClusterNode, commands: Sequence[Command]) -> list[Any]:
+        try:
+            return await self._exchange(call, node, commands)
+        except StoreError:
+            self._lost = True  # the node may be gone: the next call asks who has its slots
+            raise
+
+    async def _source(self, call: Call, key: bytes) -> ClusterNode:
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self.client.initialize()
+                if self._lost:
+                    self._lost = False
+                    await self.client.nodes_manager.initialize()
+                node: ClusterNode = self.client.nodes_manager.get_node_from_slot(self.client.keyslot(key))
+                return node
+        except Exception as error:
+            self._lost = True
+            raise failure(error, call, sent=False) from error
+
+    async def _redirected(self, call: Call, to: AskError) -> ClusterNode:
+        """Return the node that a slot is moving to."""
+        for _ in range(2):
+            node: ClusterNode | None = self.client.get_node(host=to.host, port=to.port)
+            if node is not None:
+                return node
+            self._lost = True
+            await self._source(call, b"")
+        raise failure(to, call, sent=False)
+
+    async def _acquire(self, source: Any) -> Any:
+        connection = source.acquire_connection()
+        try:
+            await source.disconnect_if_needed(connection)
+            await connection.connect()
+        except BaseException:
+            source.release(connection)
+            raise
+        return connection
+
+    async def _release(self, source: Any, connection: Any) -> None:
+        source.release(connection)
+
+
+def route_of(client: Client, timeout: float, limit: int) -> Route:
+    """Return the route of a client; never more calls go on at once than it has connections."""
+    if isinstance(client, RedisCluster):
+        return ClusterRoute(client, timeout, limit)
+    return SingleRoute(client, timeout, min(limit, client.connection_pool.max_connections))
+
+
+def answered(reply: Any, call: Call) -> Any:
+    """Return a reply, or raise what it means if it is an error."""
+    if isinstance(reply, Exception):
+        raise failure(reply, call, sent=True)
+    return reply
+
+
+async def _reply(connection: AbstractConnection) -> Any:
+    """Read a reply as bytes, whatever the client decodes; an error reply is returned, so that those behind it are read too."""
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except ResponseError as error:
+        return error

@@ -1,0 +1,75 @@
+"""The stores that the laws are tried on."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from fakeredis import FakeAsyncRedis, FakeServer
+from plugins.redis.tests.servers import VALKEY, shared
+
+from perdure import AgentStore
+from perdure.backend import journal_stores
+from perdure_conformance.target import Place, Target
+from perdure_redis.journal import RedisJournal
+
+if TYPE_CHECKING:
+    from perdure.clock import Clock
+    from perdure_conformance.parts import Stores
+
+
+def url_of(place: Place, base: str, options: str = "") -> str:
+    """A URL whose namespace no other place has."""
+    limit = "" if place.max_record is None else f"&max_record={place.max_record}"
+    return f"{base}?namespace={place.name}-{place.namespace}{limit}{options}"
+
+
+def spoil(place: Place) -> None:
+    """Put what is none in the place of the head of every journal of a place."""
+    with shared(VALKEY).client() as client:
+        for key in client.scan_iter(f"perdure:{place.name}-*"):
+            if client.type(key) == "list":
+                client.lset(key, 0, "no head")
+
+
+def real(name: str, binary: str = VALKEY, options: str = "") -> Target:
+    """A server of this process, started when it is first needed."""
+
+    def url(place: Place) -> str:
+        return url_of(place, shared(binary).url, options)
+
+    async def opener(place: Place, clock: Clock) -> Stores:
+        import perdure
+
+        return await perdure.open_store(url(place), clock=clock)
+
+    return Target(name, opener, url=url, damage=spoil if binary == VALKEY else None)
+
+
+@cache
+def fake_server(name: str) -> FakeServer:
+    return FakeServer()
+
+
+async def open_fake(place: Place, clock: Clock) -> Stores:
+    """A store on a server that is a Python object: for speed, and to see what it does otherwise."""
+    client = FakeAsyncRedis(server=fake_server(place.name))
+    journal = RedisJournal(client, namespace=place.namespace)
+    await journal.open()
+    stores = journal_stores(journal)
+    parts = (stores.sessions, stores.checkpoints, stores.approvals)
+
+    async def close() -> None:
+        for part in parts:
+            part.seal()
+        await journal.close()
+        await client.aclose()
+
+    store = AgentStore(sessions=parts[0], checkpoints=parts[1], approvals=parts[2], clock=clock, closing=close)
+    for part in parts:
+        part.bind(max_record=place.max_record)
+    return store
+
+
+VALKEY_TARGET = real("redis")
+FAKE = Target("fakeredis", open_fake)
