@@ -317,29 +317,42 @@ class OwnedJournal:
     async def beat(self) -> None:
         """Renew the lease, unless another append did so lately."""
         if self._idle_for(self._ownership.lease.heartbeat):
-            await self.append()
+            await uninterrupted(self._beat_in_turn())
 
     async def exclusively(self, action: Callable[[int], Awaitable[T]]) -> T:
-        """Run an action that writes at the version given to it, while no append goes out, to its end."""
+        """Run an action that closes the journal at the version given to it, while no append goes out, to its end."""
 
         async def run() -> T:
             async with self._queue:
                 self._require_ours()
-                return await action(self.version)
+                result = await action(self.version)
+                self.forget()
+                return result
 
         return await uninterrupted(run())
 
     async def _append(self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any]) -> None:
         async with self._queue:
-            self._require_ours()
-            head = replace(_renewed(self._ownership, self.head), **changes)
-            left = len(self._left)
-            items = [*self._left, *entries]
-            await self._write(
-                lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
-                head,
-            )
-            del self._left[:left]
+            await self._append_in_turn(entries, at, changes)
+            if self.head.owner is None:
+                self.forget()
+
+    async def _beat_in_turn(self) -> None:
+        async with self._queue:
+            # While this one waited, another append may have gone out, or have given the journal up.
+            if not self._released and self._idle_for(self._ownership.lease.heartbeat):
+                await self._append_in_turn((), None, {})
+
+    async def _append_in_turn(self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any]) -> None:
+        self._require_ours()
+        head = replace(_renewed(self._ownership, self.head), **changes)
+        left = len(self._left)
+        items = [*self._left, *entries]
+        await self._write(
+            lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
+            head,
+        )
+        del self._left[:left]
 
     async def _replace(self, entries: Sequence[Record], head: CheckpointHead, at: datetime | None) -> None:
         async with self._queue:
