@@ -506,6 +506,9 @@ async def test_a_heartbeat_at_any_moment_does_not_conflict_with_its_own_runner(p
         result = await process.finish()
         assert result.text == "did pay a"
         if beat is not None:
-            await asyncio.gather(beat, return_exceptions=True)
+            await beat
+        found = await world.turn_journal()
+        assert found is not None
+        assert (found.head.status, found.head.lease) == ("idle", None)
         await world.check({"paused": result})
     assert number > 8
