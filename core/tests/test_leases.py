@@ -15,7 +15,14 @@ from core.tests.processes import another, elsewhere
 
 from perdure import Agent, AgentStore, Lease, ToolCall, codec, open_store, tool
 from perdure.backend import Append
-from perdure.errors import PerdureError, SessionBusyError, SessionConflictError, SessionDeletedError
+from perdure.errors import (
+    OutcomeUnknownError,
+    PerdureError,
+    SessionBusyError,
+    SessionConflictError,
+    SessionDeletedError,
+    StoreUnavailableError,
+)
 from perdure.models import ScriptedModel
 from perdure.ownership import Process
 from perdure_conformance.interception import Call, Died, Interception, at
@@ -205,6 +212,32 @@ async def test_a_heartbeat_is_skipped_when_another_append_went_out(store: AgentS
         await owner.beat()
         await owner.beat()
         assert len(owner.interception.calls) == writes + 1
+
+
+@pytest.mark.parametrize("second", [StoreUnavailableError, OutcomeUnknownError])
+async def test_a_heartbeat_whose_answer_was_lost_is_not_taken_for_another_owner(
+    store: AgentStore, second: type[StoreUnavailableError | OutcomeUnknownError]
+) -> None:
+    """The store took a heartbeat and was then away for a while: the turn goes on behind it."""
+    owner = Host(store)
+    async with owner.running() as turn:
+        beat = len(owner.interception.calls) + 1
+
+        async def before(call: Call) -> None:
+            if call.number == beat + 1:
+                raise second("write", KEY, "the store is away")
+
+        async def after(call: Call) -> None:
+            if call.number == beat:
+                raise OutcomeUnknownError("write", KEY, "the answer was lost")
+
+        owner.interception.before, owner.interception.after = before, after
+        owner.clock.advance(LEASE.heartbeat)
+        with pytest.raises(OutcomeUnknownError):
+            await owner.beat()
+        owner.open()
+        assert (await turn).text == "Done."
+    assert (owner.runs, owner.cancelled) == (["work", "wait"], [])
 
 
 async def test_a_running_turn_renews_its_lease_by_itself(store: AgentStore) -> None:

@@ -209,6 +209,7 @@ class OwnedJournal:
         self._checkpoints = checkpoints
         self._queue = asyncio.Lock()
         self._left: list[Record] = []
+        self._doubtful: list[CheckpointHead] = []
         self._renewed = ownership.clock.monotonic()
         self._lost = False
         self._released = False
@@ -348,10 +349,15 @@ class OwnedJournal:
         head = replace(_renewed(self._ownership, self.head), **changes)
         left = len(self._left)
         items = [*self._left, *entries]
-        await self._write(
-            lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
-            head,
-        )
+        try:
+            await self._write(
+                lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
+                head,
+            )
+        except OutcomeUnknownError:
+            if not items:  # whoever appends entries stops, and whoever comes later reads them; a heartbeat just goes on
+                self._doubtful.append(head)
+            raise
         del self._left[:left]
 
     async def _replace(self, entries: Sequence[Record], head: CheckpointHead, at: datetime | None) -> None:
@@ -375,15 +381,30 @@ class OwnedJournal:
                 self.forget()
 
     async def _write(self, write: Callable[[], Awaitable[int]], head: CheckpointHead) -> None:
-        began = self._ownership.clock.monotonic()  # the lease in the head runs from here, however long the write takes
-        try:
-            await self.repeat(write, head)
-        except VersionConflictError as error:
-            self._lost = True
-            raise OwnershipLostError(self.key) from error
+        while True:
+            began = (
+                self._ownership.clock.monotonic()
+            )  # the lease in the head runs from here, however long the write takes
+            try:
+                await self.repeat(write, head)
+                break
+            except VersionConflictError as error:
+                if not await self._beat_landed():
+                    self._lost = True
+                    raise OwnershipLostError(self.key) from error
         self.version += 1
         self.head = head
+        self._doubtful.clear()
         self._renewed = began
+
+    async def _beat_landed(self) -> bool:
+        """Whether a heartbeat of ours, whose outcome was unknown, has moved the version; what comes next goes behind it."""
+        for head in self._doubtful:
+            if await self._landed(head):
+                self.version += 1
+                self._doubtful.clear()
+                return True
+        return False
 
     async def repeat(self, write: Callable[[], Awaitable[object]], head: CheckpointHead) -> None:
         """Write; after an unknown outcome write once more at the same version, and on a conflict look who won.
