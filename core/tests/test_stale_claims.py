@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from core.tests.processes import another, dead, die_at, elsewhere, everything
-from core.tests.session_world import CALLS, FIRST, World, in_progress
+from core.tests.session_world import CALLS, FIRST, World, in_progress, ready
 
 from perdure import AgentStore
 from perdure.conversation import Claim
@@ -110,6 +110,30 @@ async def test_clearing_that_died_after_it_emptied(world: World) -> None:
     assert await world.texts() == []
     await world.session.send("next")
     assert await world.texts() == ["next", "re: next"]
+
+
+async def test_a_clearing_that_is_undone_leaves_the_decisions_of_its_turn(world: World) -> None:
+    """A process died before it had emptied the transcript, and a title was set since."""
+    await ready(world)
+    await die_at(world.store, 2, lambda store: world.by(store).clear())
+    assert await world.status() == "clearing"
+    await world.session.update_state(lambda _: {"title": "a title"})
+    result = await world.session.resume()
+    assert result is not None
+    assert (result.finish_reason, world.paid) == ("stop", ["ann"])
+
+
+async def test_undoing_a_clearing_may_die_too(world: World) -> None:
+    """What came in since the version that the first claim names is not cleared, however often the undoing is cut short."""
+    await die_at(world.store, 1, lambda store: world.by(store).clear())
+    await world.store.sessions.append("s", [{"kind": "note", "text": "late"}])
+    for write in (1, 2):
+        await die_at(world.store, write, lambda store: world.by(store).pending())
+    assert await world.session.pending() is None
+    found = await world.store.sessions.load("s")
+    assert found is not None
+    assert found.records[-1] == {"kind": "note", "text": "late"}
+    assert await world.texts() == FIRST
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

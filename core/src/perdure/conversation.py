@@ -70,15 +70,16 @@ class Claim:
             at: The instant of what the claim writes before it is closed, for one that shall not make the conversation
                 look younger: if it dies on the way, the next prune must still find it old.
         """
-        session = await _session(store, key)
         earlier = _last_claim(found)
+        # Who finishes a claim keeps the version that it names: what came in since is not part of what was asked for.
+        named = earlier["session_version"] if earlier and earlier["action"] == action else await _version(store, key)
         note: Record = {
             "v": 1,
             "kind": "claim",
             "at": store.clock.now().isoformat(),
             "action": action,
             "was": ABSENT if found is None else earlier["was"] if earlier else found.head.status,
-            "session_version": 0 if session is None else session.version,
+            "session_version": named,
         }
         base = CheckpointHead(status=action, session_id=None if key.endswith(".run") else key)
         head = replace(found.head if found is not None else base, status=action)
@@ -88,8 +89,11 @@ class Claim:
         return cls(store, journal, note, over=earlier is not None, at=at)
 
     async def prove(self, session: Transcript | None) -> None:
-        """Prove that the claim is ours before a write to the session at the version read."""
+        """Prove that the claim is ours before a write to the session at the version read, and name that version."""
         self.note = self.note | {"session_version": 0 if session is None else session.version}
+        await self._prove()
+
+    async def _prove(self) -> None:
         await self.journal.append([self.note], at=self._at)
 
     async def close(self) -> None:
@@ -111,7 +115,7 @@ class Claim:
     async def _refuse_sleeper(self) -> None:
         """Move the session's version, so that the late write of whoever slept on an earlier claim is refused."""
         while (session := await _session(self.store, self.journal.key)) is not None:
-            await self.prove(session)
+            await self._prove()
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.append(session.session_id, [], expected_version=session.version)
                 return
@@ -131,17 +135,24 @@ class Claim:
                 await self.store.approvals.cancel(approval.id, reason=reason)
 
     async def clear(self) -> None:
-        """Empty the transcript, drop the turn with all approvals of the conversation, and close the journal."""
-        await self.cancel_approvals("the conversation was cleared")
+        """Empty the transcript, and only then touch the approvals: a clearing that is undone leaves the turn whole."""
         while (session := await _session(self.store, self.journal.key)) is not None:
-            approvals = await approvals_of(self.store, session.session_id, None)
             await self.prove(session)
-            if approvals and self.store.approvals.capabilities.delete:
-                for approval in approvals:
-                    await self.store.approvals.delete(approval.id)
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.replace(session.session_id, [], expected_version=session.version)
                 break
+        await self.drop_all()
+
+    async def drop_all(self) -> None:
+        """Drop the turn with all approvals of the conversation, and close the journal."""
+        head = self.journal.head
+        approvals = await approvals_of(self.store, head.session_id, head.run_id)
+        if approvals and self.store.approvals.capabilities.delete:
+            await self._prove()  # that none of them is of a later turn
+            for approval in approvals:
+                await self.store.approvals.delete(approval.id)
+        else:
+            await self.cancel_approvals("the conversation was cleared")
         await self.close()
 
     async def delete(self) -> tuple[str, ...]:
@@ -200,9 +211,9 @@ def busy(found: Checkpoint) -> SessionBusyError:
 
 async def _finish(store: AgentStore, found: Checkpoint) -> None:
     """Finish a claim whose owner is gone, or undo it where it cannot be finished."""
-    named = (_last_claim(found) or {}).get("session_version")
     status = found.head.status
     with await Claim.take(store, found.key, found, status) as claim:
+        named = claim.note["session_version"]
         session = await _session(store, found.key)
         if status == "discarding":
             await claim.drop_turn()
@@ -210,8 +221,8 @@ async def _finish(store: AgentStore, found: Checkpoint) -> None:
             await claim.delete()
         elif status == "clearing" and session is not None and session.version == named:
             await claim.clear()
-        elif status == "clearing" and session is not None and session.rewritten == (named or 0) + 1:
-            await claim.drop_turn()  # it was emptied; only the release is left
+        elif status == "clearing" and session is not None and session.rewritten == named + 1:
+            await claim.drop_all()  # it was emptied before
         else:
             await claim.let_go()
 
@@ -235,6 +246,11 @@ async def _session(store: AgentStore, key: str) -> Transcript | None:
     if key.endswith(".run") or "sessions" not in store:
         return None
     return await store.sessions.load(key, limit=0)
+
+
+async def _version(store: AgentStore, key: str) -> int:
+    session = await _session(store, key)
+    return 0 if session is None else session.version
 
 
 async def list_approvals(store: AgentStore, **filters: Any) -> list[Approval]:
