@@ -148,6 +148,33 @@ async def test_abort_between_waiting_and_looking_once_more(store: AgentStore) ->
     assert await agent.session("s").pending() is None
 
 
+async def test_an_abort_drops_a_turn_that_is_marked_ready_meanwhile(store: AgentStore) -> None:
+    held, interception = Held(), Interception()
+
+    @tool(needs_approval=True)
+    def pay() -> None: ...
+
+    agent = Agent(model=ScriptedModel([[ToolCall("c1", "pay")]]), tools=[pay], store=another(store, interception))
+
+    async def before(call: Call) -> None:
+        if call.number == 7:  # the claim that drops the turn, at the version that was read before
+            (approval,) = (await store.approvals.list()).items
+            await store.decide(approval.id, approved=True)
+
+    async def after(call: Call) -> None:
+        if call.number == 6:  # the turn was set to wait
+            await held.wait()
+
+    interception.before, interception.after = before, after
+    task = await start(held, agent.session("s").send("go"))
+    abort = asyncio.create_task(agent.session("s").abort())
+    await asyncio.sleep(0)
+    held.may_go_on.set()
+    await abort
+    assert (await task).finish_reason == "aborted"
+    assert await agent.session("s").pending() is None
+
+
 # --- cancelling the task of a send ---
 
 

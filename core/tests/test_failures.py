@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 from core.tests.processes import another, die_at
 
-from perdure import Agent, AgentStore, Limits, ToolCall, ToolContext, tool
+from perdure import Agent, AgentStore, Limits, Session, ToolCall, ToolContext, tool
 from perdure.errors import (
     AgentChangedError,
     OutcomeUnknownError,
+    PerdureError,
     PropagatingToolError,
     SessionAwaitingApprovalError,
+    SessionDeletedError,
+    StoreCorruptedError,
     StoreUnavailableError,
     ToolOutcomeUnknownError,
     TurnFailedError,
@@ -120,13 +123,31 @@ async def test_a_mended_turn_that_waits_is_not_called_failed(store: AgentStore) 
         await session.send("two")
 
 
-async def test_a_model_that_raises_our_errors_is_not_run_for_ever(store: AgentStore) -> None:
-    """A conflict that a model meets in stores of its own is its failure, not a lost race for the turn."""
-    provider = Provider(*[VersionConflictError("cache", 1, 2) for _ in range(3)])
-    session = Agent(model=provider.model, store=store).session("s")
-    with pytest.raises(VersionConflictError):
+@pytest.mark.parametrize(
+    "damage", [{"kind": "tool", "step": 7, "call": 0}, {"kind": "model"}, {"kind": "input", "messages": 1}], ids=repr
+)
+async def test_a_damaged_turn_says_so_and_can_be_dropped(store: AgentStore, damage: dict[str, Any]) -> None:
+    session = Agent(model=Provider(ConnectionError("no route")).model, store=store).session("s")
+    with pytest.raises(ConnectionError):
         await session.send("one")
-    with pytest.raises(VersionConflictError):
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    await store.checkpoints.append("s", [damage], expected_version=found.version, head=found.head)
+    for _ in range(2):  # it is never taken, so that nobody waits for a lease after it
+        with pytest.raises(StoreCorruptedError, match=r"s\.turn-"):
+            await session.resume()
+    assert await session.discard_pending() is True
+    assert (await session.send("two")).text == "re: two"
+
+
+@pytest.mark.parametrize("error", [VersionConflictError("cache", 1, 2), SessionDeletedError("another")], ids=repr)
+async def test_a_model_that_raises_our_errors_is_not_run_for_ever(store: AgentStore, error: PerdureError) -> None:
+    """What a model meets in stores and sessions of its own is its failure, not a fact about the turn."""
+    provider = Provider(*[error for _ in range(3)])
+    session = Agent(model=provider.model, store=store).session("s")
+    with pytest.raises(type(error)):
+        await session.send("one")
+    with pytest.raises(type(error)):
         await session.resume()
     assert provider.asked == 2
     with pytest.raises(TurnFailedError):
@@ -328,6 +349,19 @@ async def test_another_agents_turn_is_left_alone(any_store: AgentStore) -> None:
     assert await any_store.checkpoints.load("s") == before
     assert (await first.session("s").send("two")).text == "re: two"
     assert (await session.send("three")).text == "re: three"  # once it is over, anybody may go on
+
+
+async def test_another_agents_finished_turn_is_not_saved_by_a_clear(store: AgentStore) -> None:
+    def session(used: AgentStore, name: str) -> Session:
+        return Agent(model=Provider().model, store=used, name=name).session("s")
+
+    await die_at(store, 4, lambda used: session(used, "first").send("one"), atomic=False)
+    before = await store.checkpoints.load("s")
+    assert before is not None
+    assert before.head.status == "finished"
+    with pytest.raises(AgentChangedError, match="'first'"):
+        await session(store, "second").clear()
+    assert await store.checkpoints.load("s") == before
 
 
 async def test_a_tool_that_is_gone(store: AgentStore) -> None:

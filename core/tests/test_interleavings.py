@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure import AgentStore, Lease, TurnResult
-from perdure.backend import Journal
+from perdure.backend import Append, Journal
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.errors import (
@@ -21,7 +21,7 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure_conformance.conversation_world import LAPSE, SESSION, TYPED, ConversationWorld
-from perdure_conformance.interception import Died, InterceptedJournal, Interception, at
+from perdure_conformance.interception import Call, Died, InterceptedJournal, Interception, at
 from perdure_conformance.stepping import SteppedProcess
 from perdure_memory.journal import MemoryJournal
 from perdure_sqlite.journal import SqliteJournal
@@ -316,6 +316,30 @@ async def test_a_decision_made_while_the_turn_goes_to_wait_is_seen_by_one_of_the
             assert found.head.status == "awaiting-approval"
 
     await at_every_call(place, place.world, send("ask a"), decide_all, check)
+
+
+@in_memory
+async def test_a_runner_that_sees_the_decision_goes_on_though_the_turn_is_marked_ready_meanwhile(place: Place) -> None:
+    world, decided = await place.world(), 0
+
+    async def decide_before_it_goes_on(call: Call) -> None:
+        nonlocal decided
+        if b'"resumed"' in b"".join(item for one in call.operations if isinstance(one, Append) for item in one.items):
+            decided += 1
+            for approval in await world.approvals():  # decided before, and marked ready only now
+                await world.fresh("human").decide(approval.id, approved=True)
+
+    async def decide_only(call: Call) -> None:
+        if b'"awaiting-approval"' in b"".join(
+            one.head.data or b"" for one in call.operations if isinstance(one, Append) and one.head is not None
+        ):
+            for approval in await world.approvals():
+                await world.fresh("human").approvals.decide(approval.id, approved=True)
+
+    interception = Interception(before=decide_before_it_goes_on, after=decide_only)
+    journal = InterceptedJournal(world.journal, interception, atomic=place.atomic)
+    result = await world.session(world.store("runner", journal)).send("ask a")
+    assert (result.finish_reason, decided) == ("stop", 2)
 
 
 @in_memory

@@ -11,7 +11,7 @@ from core.tests.session_world import CALLS, FIRST, World, in_progress, ready
 from perdure import AgentStore
 from perdure.conversation import Claim
 from perdure.errors import SessionBusyError
-from perdure_conformance.interception import at
+from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio
 
@@ -113,9 +113,15 @@ async def test_clearing_that_died_after_it_emptied(world: World) -> None:
 
 
 async def test_a_clearing_that_is_undone_leaves_the_decisions_of_its_turn(world: World) -> None:
-    """A process died before it had emptied the transcript, and a title was set since."""
+    """A process died right before it emptied the transcript, and a title was set since."""
+
+    async def before(call: Call) -> None:
+        if "Replace" in str(call):
+            raise Died
+
     await ready(world)
-    await die_at(world.store, 2, lambda store: world.by(store).clear())
+    with pytest.raises(Died):
+        await world.by(another(world.store, Interception(before=before), process=dead())).clear()
     assert await world.status() == "clearing"
     await world.session.update_state(lambda _: {"title": "a title"})
     result = await world.session.resume()

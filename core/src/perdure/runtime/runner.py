@@ -74,10 +74,10 @@ class Runner:
         """Take over a turn that nobody runs, at the version read, or raise `VersionConflictError`."""
         head = found.head
         resumed = entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)
+        state = TurnState.of(head.run_id or "", [*found.entries, resumed])  # first: a damaged turn is not taken
         journal = await OwnedJournal.take(
             store.ownership, store.checkpoints, found.key, found, lambda _: [resumed], lambda _: _resumed(head)
         )
-        state = TurnState.of(head.run_id or "", [*found.entries, resumed])
         return cls(agent, store, view, journal, state, rebase=rebase)
 
     async def run(self) -> TurnResult:
@@ -145,7 +145,7 @@ class Runner:
                 self.state.finish_reason = reason
             self._committing = True
             await uninterrupted(self._commit())
-        except (OwnershipLostError, SessionDeletedError):
+        except OwnershipLostError:
             raise
         except asyncio.CancelledError:
             if not self._lost and not self._aborted:
@@ -204,35 +204,34 @@ class Runner:
 
         A resolver stores its decision first and looks at the turn second: so one of the two sees the other.
         """
-        found = await self.store.checkpoints.load(self.journal.key)
-        if found is None or found.head.run_id != self.state.run_id or found.head.owner is not None:
-            return False
-        if await undecided(self.store, found.head):
-            return False
-        try:
-            other = await Runner.resume(self.agent, self.store, self.view, found, rebase=self.rebase)
-        except VersionConflictError:
-            return False
-        self.journal, self.state = other.journal, other.state
-        return True
+        while True:
+            found = await self.store.checkpoints.load(self.journal.key)
+            if found is None or found.head.run_id != self.state.run_id or found.head.owner is not None:
+                return False
+            if await undecided(self.store, found.head):
+                return False
+            with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
+                other = await Runner.resume(self.agent, self.store, self.view, found, rebase=self.rebase)
+                self.journal, self.state = other.journal, other.state
+                return True
 
     # --- a turn that is not ours any more ---
 
     async def _drop(self) -> str:
         """Drop the aborted turn, unless it was saved just before, or somebody else has taken it."""
-        found = await self.store.checkpoints.load(self.journal.key)
         self.journal.forget()
-        ours = found is not None and found.head.owner in (None, self.journal.owner)
-        if found is None or not ours or found.head.run_id != self.state.run_id:
-            await self.view.refresh()
-            saved = result_of(self.view.records, self.state.run_id)
-            return ABORTED if saved is None else saved.finish_reason
-        with (
-            contextlib.suppress(VersionConflictError, OwnershipLostError),
-            await Claim.take(self.store, self.journal.key, found, "discarding") as claim,
-        ):
-            await claim.drop_turn()
-        return ABORTED
+        while True:
+            found = await self.store.checkpoints.load(self.journal.key)
+            ours = found is not None and found.head.owner in (None, self.journal.owner)
+            if found is None or not ours or found.head.run_id != self.state.run_id:
+                await self.view.refresh()
+                saved = result_of(self.view.records, self.state.run_id)
+                return ABORTED if saved is None else saved.finish_reason
+            with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
+                claim = await Claim.take(self.store, self.journal.key, found, "discarding")
+                with claim, contextlib.suppress(OwnershipLostError):  # whoever takes the claim over finishes it
+                    await claim.drop_turn()
+                return ABORTED
 
     async def _after_loss(self) -> str:
         """Say what became of the turn that somebody else took over, without writing to it."""

@@ -217,11 +217,11 @@ class Session:
         async with self._served():
             while True:
                 found = await self._settled()
-                if found is not None and found.head.status == FINISHED:
-                    await self._finish(found)
-                    continue
                 if found is not None and found.head.status != IDLE:
                     self._require_own(found)
+                    if found.head.status == FINISHED:
+                        await self._finish(found)
+                        continue
                     await self._require_decided(found)
                 if found is None and await self.store.sessions.load(self.id, limit=0) is None:
                     return
@@ -342,9 +342,12 @@ class Session:
             await self._finish(found)
 
     async def _finish(self, found: Checkpoint) -> None:
-        result = None
-        with contextlib.suppress(SessionDeletedError):  # then nothing is pending any more
+        try:
             result = await self._resume(found)
+        except SessionDeletedError as error:
+            if error.session_id != self.id:
+                raise
+            return  # nothing is pending any more
         if result is not None and result.finish_reason == AWAITING:
             raise SessionAwaitingApprovalError(self.id, result.approval_ids)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from perdure.errors import StoreCorruptedError
 from perdure.runtime.messages import Message, ToolCall, Usage, message_record
 
 if TYPE_CHECKING:
@@ -107,11 +108,19 @@ class TurnState:
         return state
 
     def apply(self, entries: Iterable[Record]) -> None:
-        """Take entries in; kinds that belong to others (claims, heartbeats) say nothing of the turn."""
+        """Take entries in; kinds that belong to others (claims) say nothing of the turn.
+
+        Raises:
+            StoreCorruptedError: An entry does not fit those before it, or lacks what its kind has.
+        """
         for item in entries:
             handler = getattr(self, "_on_" + str(item.get("kind")).replace("-", "_"), None)
             if handler is not None:
-                handler(item)
+                try:
+                    handler(item)
+                except (LookupError, TypeError, AttributeError, ValueError) as error:
+                    where = f"turn journal of run {self.run_id}: an entry {item['kind']!r}"
+                    raise StoreCorruptedError(where, repr(error)) from error
 
     def call(self, item: Record) -> CallState:
         """Return the call that an entry is about."""
