@@ -219,7 +219,7 @@ class WrongLoopError(StoreError):
 class UnsupportedOperationError(StoreError):
     """The store does not offer the operation."""
 
-    hint = "Use a store that declares the capability."
+    hint = "Use a store that has it; `AgentStore` takes each of its parts from where you like."
 
     def __init__(self, store: str, operation: str) -> None:
         """Remember the store and the operation."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from perdure.errors import RunError
 from perdure.runtime.messages import Message, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ async def respond(model: Model, request: ModelRequest) -> ModelResponse:
     return response
 
 
-class ModelError(Exception):
-    """A model broke its own rules."""
+class ModelError(RunError):
+    """A model broke its own rules. The turn stays pending."""
+
+    hint = "Correct the model and resume, or discard the turn."
 
 
 class FunctionModel:
@@ -123,8 +126,13 @@ class FunctionModel:
         """Call the function."""
         answer = self._function(request)
         if inspect.isawaitable(answer):
-            yield await answer
+            response = await answer
+            if not isinstance(response, ModelResponse):
+                raise ModelError(f"the model function returned a {type(response).__name__}, not a ModelResponse")
+            yield response
             return
+        if not hasattr(answer, "__aiter__"):
+            raise ModelError(f"the model function is not async: it returned a {type(answer).__name__}")
         async for event in answer:
             yield event
 
@@ -157,7 +165,10 @@ class ScriptedModel:
         self.calls.append(request)
         place = sum(message.role == "assistant" for message in request.messages)
         if place >= len(self._script):
-            raise ModelError(f"the script has {len(self._script)} responses, and response {place + 1} was asked for")
+            raise ModelError(
+                f"the script has {len(self._script)} responses, and response {place + 1} of the conversation was asked"
+                " for (those in the store count too)"
+            )
         entry = self._script[place]
         if isinstance(entry, BaseException):
             raise entry

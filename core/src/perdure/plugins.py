@@ -58,8 +58,6 @@ FIRST_PARTY: Final = {
     "redis+unix": "redis",
     "redis+sentinel": "redis",
     "redis+cluster": "redis",
-    "postgres": "postgres",
-    "postgresql": "postgres",
 }
 """The schemes of our own plugins, with the extra that installs each."""
 

@@ -48,4 +48,4 @@ def test_a_store_that_is_not_there_or_cannot_salvage_is_said(tmp_path: Path) -> 
 
 def test_a_store_without_an_examination_is_opened(capsys: pytest.CaptureFixture[str]) -> None:
     doctor("memory:")
-    assert capsys.readouterr().out == "All is whole.\n"
+    assert capsys.readouterr().out == "The store opens. Its plugin cannot examine what is in it.\n"

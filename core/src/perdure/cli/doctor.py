@@ -28,15 +28,19 @@ def doctor(
     try:
         damaged = _examine(url, salvage=salvage)
     except PerdureError as error:
-        print(f"perdure doctor: {error}. {error.hint}")
+        text = f"{error}".rstrip(".") + "."
+        print(f"perdure doctor: {text}" if error.hint.rstrip(".") in text else f"perdure doctor: {text} {error.hint}")
         raise typer.Exit(2) from None
-    print("Damage was found." if damaged else "All is whole.")
+    if damaged is None:
+        print("The store opens. Its plugin cannot examine what is in it.")
+    else:
+        print("Damage was found." if damaged else "All is whole.")
     if damaged:
         raise typer.Exit(1)
 
 
-def _examine(text: str, *, salvage: bool) -> bool:
-    """Say what is wrong, and return whether damage is left."""
+def _examine(text: str, *, salvage: bool) -> bool | None:
+    """Say what is wrong, and return whether damage is left; `None` if the plugin has no examination."""
     plugin = plugins.load(StoreURL.parse(text).scheme)
     url = plugin.check(StoreURL.parse(text))
     examination: Examination | None = getattr(pkgutil.resolve_name(plugin.installed.module), "doctor", None)
@@ -44,7 +48,7 @@ def _examine(text: str, *, salvage: bool) -> bool:
         if salvage:
             raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", "salvage")
         asyncio.run(_open(text))
-        return False
+        return None
     left = False
     for finding, damaged in examination(url, salvage=salvage):
         print(finding)

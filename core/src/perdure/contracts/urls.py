@@ -89,7 +89,11 @@ class StoreURL:
         """
         scheme, colon, remainder = text.partition(":")
         if not colon or not _SCHEME.fullmatch(scheme):
-            raise refuse(_show_broken(text), "has no scheme", "Write scheme:path, for example sqlite:agent.db.")
+            raise refuse(
+                _show_broken(text) or "the empty URL",
+                "has no scheme",
+                "Write scheme:path, for example sqlite:agent.db.",
+            )
         return _Parser(scheme.lower(), text).parse(remainder)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure import codec
+from perdure.bundle import AgentStore
 from perdure.contracts.approvals import CANCELLED, Approval
 from perdure.contracts.checkpoints import TURN_STATUSES
 from perdure.contracts.records import check_text
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from perdure.bundle import AgentStore
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
 
@@ -74,6 +74,9 @@ class Agent:
         limits: Limits | None = None,
         name: str = "agent",
     ) -> None:
+        if not hasattr(model, "stream"):
+            kind = type(model).__name__
+            raise InvalidArgumentError("model", f"must be a Model, not a {kind}; FunctionModel makes one of a function")
         self.model = model
         self.tools = _by_name(tools)
         self.instructions = instructions
@@ -142,8 +145,13 @@ class Agent:
             raise InvalidArgumentError("store", "is missing: give the agent or the session one")
         return self.store
 
-    def _usable(self, store: AgentStore) -> AgentStore:
+    def _usable(self, store: object) -> AgentStore:
         """Return the store, or say now what it lacks: not in the middle of a turn."""
+        if not isinstance(store, AgentStore):
+            kind = type(store).__name__
+            raise InvalidArgumentError(
+                "store", f"must be an open AgentStore, as `async with open_store(...)` gives it; not a {kind}"
+            )
         asking = [t.name for t in self.tools.values() if t.needs_approval is not False or t.in_doubt == "ask"]
         for part in ("checkpoints", "approvals") if asking else ():
             if part not in store:

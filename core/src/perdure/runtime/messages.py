@@ -189,6 +189,8 @@ def as_messages(given: str | Message | Sequence[Message] | Sequence[Record]) -> 
         [given] if isinstance(given, Message) else list(given) if isinstance(given, (list, tuple)) else []
     )
     if items and all(isinstance(item, dict) for item in items):
+        if any("role" in item for item in items):
+            raise InvalidArgumentError("input", "has a message as a dict; give Message(role, content)")
         return (Message("user", items),)
     if not items or not all(isinstance(item, Message) for item in items):
         raise InvalidArgumentError("input", "must be text, one message or more, or the parts of one")

@@ -28,6 +28,8 @@ def failure(error: Exception, *, operation: str, key: str, where: str, unknown: 
     failed: StoreError
     if primary_code(error) in {CORRUPT, NOTADB}:
         failed = StoreCorruptedError(where, describe(error))
+        if primary_code(error) == NOTADB:
+            failed.hint = "If the path is right, restore a backup; if the file is another program's, name another one."
     elif unknown:
         failed = OutcomeUnknownError(operation, key, f"{describe(error)} ({where})")
     else:
