@@ -69,3 +69,9 @@ async def test_no_extra_is_advised_that_there_is_not() -> None:
     with pytest.raises(UnknownSchemeError) as caught:
         await open_store("postgres://host")
     assert "pip install" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite:", "file:"])
+async def test_a_path_is_not_left_out(url: str) -> None:
+    with pytest.raises(StoreURLError, match="names no"):
+        await open_store(url)

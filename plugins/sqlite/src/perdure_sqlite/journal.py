@@ -18,6 +18,7 @@ from perdure.backend import (
     Position,
     StoreClosedError,
     StoreCorruptedError,
+    StoreURLError,
     VersionConflictError,
 )
 from perdure_sqlite.connection import Connection
@@ -66,6 +67,8 @@ class SqliteJournal(Journal):
     @classmethod
     def from_url(cls, url: StoreURL) -> SqliteJournal:
         """Make the journal that a URL names."""
+        if not url.path:
+            raise StoreURLError(str(url), "names no file. Write sqlite:agent.db.")
         return cls(url.path, namespace=url.namespace, **({} if url.options is None else url.options.model_dump()))
 
     async def open(self) -> None:
