@@ -97,6 +97,47 @@ async def test_abort_cancels_what_was_asked(store: AgentStore) -> None:
     assert approval.status == "cancelled"
 
 
+@pytest.mark.parametrize("write", [1, 2], ids=["session", "journal"])
+async def test_abort_while_the_turn_is_being_opened(store: AgentStore, write: int) -> None:
+    """Whoever stops a turn right after it was sent does not wait for its end; the next in line is not touched."""
+    held, opening = Held(), Held()
+    interception = Interception()
+    agent = held.agent(another(store, interception))
+
+    async def before(call: Call) -> None:
+        if call.number == write:
+            await opening.wait()
+
+    interception.before = before
+    task = await start(opening, agent.session("s").send("wait"))
+    next_in_line = asyncio.create_task(agent.session("s").send("next"))
+    abort = asyncio.create_task(agent.session("s").abort())
+    await asyncio.sleep(0)
+    opening.may_go_on.set()
+    assert await abort is True
+    assert (await task).finish_reason == "aborted"
+    assert (await next_in_line).text == "re: next"
+    assert await texts(agent.session("s")) == ["next", "re: next"]
+
+
+async def test_abort_while_a_call_without_a_turn_is_served(store: AgentStore) -> None:
+    held, interception = Held(), Interception()
+    agent = held.agent(another(store, interception))
+    await agent.session("s").send("hello")
+
+    async def before(_: Call) -> None:
+        await held.wait()
+
+    interception.before = before
+    clear = asyncio.create_task(agent.session("s").clear())
+    await held.reached.wait()
+    abort = asyncio.create_task(agent.session("s").abort())
+    await asyncio.sleep(0)
+    held.may_go_on.set()
+    await clear
+    assert await abort is False
+
+
 async def test_a_tool_may_abort_its_own_turn(store: AgentStore) -> None:
     @tool
     async def stop() -> None:

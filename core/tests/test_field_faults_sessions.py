@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from core.tests.processes import another, elsewhere, everything
 
-from perdure import Agent, AgentStore, Message, ToolCall, open_store, tool
+from perdure import Agent, AgentStore, Message, Session, ToolCall, open_store, tool
 from perdure.errors import SessionBusyError, SessionConflictError, VersionConflictError, WrongLoopError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.manual_clock import ManualClock
@@ -224,6 +225,34 @@ def test_a_store_belongs_to_its_loop(tmp_path: Path) -> None:
             return await texts(own)
 
     assert asyncio.run(again()) == ["hello", "re: hello"]
+
+
+def test_a_second_loop_is_refused_while_the_first_runs_a_turn() -> None:
+    """B073: two threads share a bundle: neither hangs on a lock of the other's loop."""
+    entered, may_go_on = threading.Event(), threading.Event()
+
+    async def answer(_: ModelRequest) -> ModelResponse:
+        entered.set()
+        await asyncio.to_thread(may_go_on.wait)
+        return ModelResponse(text="done")
+
+    async def refused(shared: Session) -> None:
+        for call in (shared.send("b"), shared.abort(), shared.clear()):
+            with pytest.raises(WrongLoopError):
+                await asyncio.wait_for(call, 5)
+
+    async def first() -> str:
+        async with open_store("memory:") as store:
+            session = Agent(model=FunctionModel(answer), store=store).session("s")
+            turn = asyncio.create_task(session.send("a"))
+            try:
+                await asyncio.to_thread(entered.wait)
+                await asyncio.to_thread(asyncio.run, refused(session))
+            finally:
+                may_go_on.set()
+            return (await turn).text
+
+    assert asyncio.run(first()) == "done"
 
 
 def use_in_a_child(store: AgentStore) -> int:

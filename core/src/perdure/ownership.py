@@ -147,6 +147,7 @@ class Ownership:
         self.lease = Lease() if lease is None else lease
         self.running: dict[str, Any] = {}
         self._process = process
+        self._awaited: dict[str, list[asyncio.Future[Any]]] = {}
         self._seen: dict[str, tuple[int, float]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -158,6 +159,25 @@ class Ownership:
     def lock(self, key: str) -> asyncio.Lock:
         """Return the lock that serves the calls on one conversation in call order within this bundle."""
         return self._locks.setdefault(key, asyncio.Lock())
+
+    def run(self, key: str, runner: Any) -> None:
+        """Enter what runs here from now on, and tell whoever waits for it."""
+        self.running[key] = runner
+        for waiting in self._awaited.pop(key, ()):
+            if not waiting.done():
+                waiting.set_result(runner)
+
+    async def next_run(self, key: str) -> Any:
+        """Wait for the next turn that begins to run here, and return what runs it."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(key, []).append(waiting)
+        try:
+            return await waiting
+        finally:
+            if waiting in (others := self._awaited.get(key, [])):
+                others.remove(waiting)
+            if not others:
+                self._awaited.pop(key, None)
 
     def is_live(self, found: Checkpoint | CheckpointInfo) -> bool:
         """Whether somebody owns the turn journal, as far as can be known; asking again may tell more."""

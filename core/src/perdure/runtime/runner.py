@@ -63,7 +63,7 @@ class Runner:
         self._ended = asyncio.Event()
         self._aborted = False
         self._lost = False
-        self._committing = False
+        self._committing = state.finish_reason is not None  # one that has finished is only to be saved
         self._waiting_for: tuple[str, ...] = ()
         self._saved: TurnResult | None = None
 
@@ -83,7 +83,7 @@ class Runner:
     async def run(self) -> TurnResult:
         """Run the turn to its end, or up to where it waits for decisions."""
         key = self.journal.key
-        self.store.ownership.running[key] = self
+        self.store.ownership.run(key, self)
         within = inside.set(inside.get() | {self})
         try:
             while True:

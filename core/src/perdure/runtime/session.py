@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import uuid
@@ -194,15 +195,34 @@ class Session:
                     return True
 
     async def abort(self) -> bool:
-        """Stop the turn that this process runs, and drop it; its `send` returns `finish_reason="aborted"`.
+        """Stop the turn that this process runs or is opening, and drop it; its `send` returns `finish_reason="aborted"`.
 
         A turn that runs elsewhere, or nowhere, is discarded as by `discard_pending`.
         """
-        runner = self.store.ownership.running.get(self.id)
+        self._enter()
+        runner = self.store.ownership.running.get(self.id) or await self._about_to_run()
         if runner is None:
             return await self.discard_pending()
         await runner.abort()
         return True
+
+    async def _about_to_run(self) -> Runner | None:
+        """Wait for the turn that the call that is being served opens or takes up; `None` if there is none."""
+        ownership = self.store.ownership
+        if not ownership.lock(self.id).locked():
+            return None
+        begins = asyncio.create_task(ownership.next_run(self.id))
+        ends = asyncio.create_task(self._wait_in_line())
+        try:
+            await asyncio.wait([begins, ends], return_when=asyncio.FIRST_COMPLETED)
+            return begins.result() if begins.done() else None
+        finally:
+            begins.cancel()
+            ends.cancel()
+
+    async def _wait_in_line(self) -> None:
+        async with self.store.ownership.lock(self.id):
+            pass
 
     async def clear(self) -> None:
         """Empty the transcript; a turn that nobody runs is dropped. The `state` stays, it is the user's.
@@ -290,10 +310,15 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
+        self._enter()
         if self.store.ownership.running.get(self.id) in inside.get():
             raise SessionBusyError(self.id, "the turn that makes this call")
         async with self.store.ownership.lock(self.id):
             yield
+
+    def _enter(self) -> None:
+        """Refuse another event loop and a closed store as the store itself would, before a lock that would hang there."""
+        self.store.checkpoints._enter()
 
     # --- starting a turn ---
 
