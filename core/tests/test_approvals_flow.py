@@ -122,7 +122,10 @@ async def test_edited_arguments_run_and_are_recorded(store: AgentStore) -> None:
 
 async def test_edited_arguments_are_validated_again(store: AgentStore) -> None:
     desk = Desk(store)
-    result = await desk.agent.approvals.resolve(await desk.ask(), approved=True, arguments={"to": "zoe"})
+    # By the store, which knows no tools: an agent refuses such a decision before it is stored.
+    await store.decide(await desk.ask(), approved=True, arguments={"to": "zoe"})
+    result = await desk.session.resume()
+    assert result is not None
     assert (result.finish_reason, desk.paid) == ("stop", [])
     assert answers(result) == ["the arguments do not fit: amount: Field required"]
 

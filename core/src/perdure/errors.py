@@ -40,6 +40,13 @@ class PerdureError(Exception):
     hint: str = ""
     retryable: bool = False
 
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # reason: an attribute that starts with the hint
+        """The notes that a traceback shows below the message: the hint first, unless the message has it already."""
+        first = [] if not self.hint or self.hint in str(self) else [self.hint]
+        notes: list[str] = self.__dict__.setdefault("_notes", first)
+        return notes
+
 
 # --- stores -----------------------------------------------------------------------------------------------------------
 
@@ -324,7 +331,12 @@ class SessionBusyError(SessionError):
     def __str__(self) -> str:
         """Name the session and the owner."""
         until = f" until {self.until.isoformat()}" if self.until else ""
-        return f"session {self.session_id} is busy: {self.owner or 'another call'} owns it{until}"
+        return f"session {self.session_id} is busy: {self._who()} owns it{until}"
+
+    def _who(self) -> str:
+        """Return the owner as a person would name it: its process and host, of all that tells it from others."""
+        parts = (self.owner or "").split("/")
+        return f"process {parts[3]} on {parts[0]}" if len(parts) == 6 else self.owner or "another call"
 
 
 class SessionAwaitingApprovalError(SessionError):

@@ -11,7 +11,7 @@ from perdure import codec
 from perdure.bundle import AgentStore
 from perdure.contracts.approvals import CANCELLED, Approval
 from perdure.contracts.checkpoints import TURN_STATUSES
-from perdure.contracts.records import check_text
+from perdure.contracts.records import check_text, encode_object
 from perdure.errors import (
     AgentChangedError,
     ApprovalAlreadyResolvedError,
@@ -22,7 +22,7 @@ from perdure.errors import (
 from perdure.runtime.ephemeral import with_turns
 from perdure.runtime.results import PendingTurn, TurnResult
 from perdure.runtime.session import Session
-from perdure.runtime.tools import Tool, make_tool
+from perdure.runtime.tools import Tool, ToolArgumentsError, make_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -185,10 +185,26 @@ class AgentApprovals:
         decided_by: str | None = None,
         at: datetime | None = None,
     ) -> Approval:
-        """Store a decision; the turn goes on when somebody resumes it. See `AgentStore.decide`."""
+        """Store a decision; the turn goes on when somebody resumes it. See `AgentStore.decide`.
+
+        Edited arguments are held against the tool's schema first, which the store alone cannot do.
+        """
+        if approved and type(arguments) is dict:
+            await self._require_fit(approval_id, arguments)
         return await self._agent.store_of(None).decide(
             approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by, at=at
         )
+
+    async def _require_fit(self, approval_id: str, arguments: Record) -> None:
+        """Refuse edited arguments that the tool would refuse: a decision cannot be taken back."""
+        asked = await self.get(approval_id)
+        if asked is None or asked.agent != self._agent.name or asked.tool_name not in self._agent.tools:
+            return
+        encode_object(arguments, "arguments", self._agent.store_of(None).approvals.max_record)
+        try:
+            self._agent.tools[asked.tool_name].check(arguments)
+        except ToolArgumentsError as error:
+            raise InvalidArgumentError("arguments", f"are not those of {asked.tool_name}: {error}") from error
 
     async def resolve(
         self,
@@ -207,6 +223,7 @@ class AgentApprovals:
 
         Raises:
             ApprovalNotFoundError: There is no such approval.
+            InvalidArgumentError: The edited arguments do not fit the tool; nothing was decided.
             ApprovalAlreadyResolvedError: Another decision is recorded.
             ApprovalExpiredError: It had expired, and counts as rejected; `resume` continues the turn.
             ApprovalOrphanedError: Its run was dropped; nothing ran.
