@@ -333,6 +333,9 @@ async def test_deciding_an_expired_one(store: AgentStore, clock: ManualClock) ->
         with pytest.raises(ApprovalExpiredError):
             await desk.agent.approvals.resolve(approval_id, approved=approved)
     assert (await desk.get(approval_id)).status == "rejected"
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert found.head.status == "ready"  # nothing is left to decide: workers see it
     (answer,) = answers(await desk.session.resume())
     assert (json.loads(answer)["status"], desk.paid) == ("expired", [])
 

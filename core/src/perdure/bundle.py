@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace as dataclass_replace
 from typing import TYPE_CHECKING, Self
 
@@ -9,8 +10,14 @@ from perdure.absent import AbsentApprovals, AbsentCheckpoints, AbsentSessions
 from perdure.clock import SYSTEM_CLOCK
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, READY, CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
-from perdure.conversation import delete_session, undecided
-from perdure.errors import OutcomeUnknownError, StoreUnavailableError, UnsupportedOperationError, VersionConflictError
+from perdure.conversation import delete_session, journal_of, undecided
+from perdure.errors import (
+    ApprovalExpiredError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    UnsupportedOperationError,
+    VersionConflictError,
+)
 from perdure.journal.stores import JournalCheckpoints, JournalSessions
 from perdure.ownership import Lease, Ownership, Process
 from perdure.prune import prune
@@ -149,25 +156,28 @@ class AgentStore:
         It needs no agent, no session and no lock; call it from any process. Arguments, result and errors are those of
         `ApprovalStore.decide`. Losing the mark is harmless: whoever resumes looks at the approvals themselves.
         """
-        approval = await self.approvals.decide(
-            approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by, at=at
-        )
-        if "checkpoints" in self:
-            try:
-                await self._mark_ready(approval)
-            except (VersionConflictError, StoreUnavailableError, OutcomeUnknownError):
-                return approval  # the decision stands; the mark only saves workers a look
+        try:
+            approval = await self.approvals.decide(
+                approval_id, approved=approved, note=note, arguments=arguments, decided_by=decided_by, at=at
+            )
+        except ApprovalExpiredError as error:  # that it is rejected is recorded, and may be what its turn waited for
+            await self._mark_ready(error.approval)
+            raise
+        await self._mark_ready(approval)
         return approval
 
     async def _mark_ready(self, approval: Approval) -> None:
-        key = approval.session_id or f"{approval.run_id.partition('.')[0]}.run"
-        found = await self.checkpoints.load(key)
-        if found is None or found.head.status != AWAITING_APPROVAL or found.head.run_id != approval.run_id:
+        """Mark the turn of a decided approval; the decision stands if that fails, the mark only saves workers a look."""
+        if "checkpoints" not in self:
             return
-        if not await undecided(self, found.head):
-            await self.checkpoints.append(
-                key, [], expected_version=found.version, head=dataclass_replace(found.head, status=READY)
-            )
+        key = journal_of(approval)
+        with contextlib.suppress(VersionConflictError, StoreUnavailableError, OutcomeUnknownError):
+            found = await self.checkpoints.load(key)
+            if found is None or found.head.status != AWAITING_APPROVAL or found.head.run_id != approval.run_id:
+                return
+            if not await undecided(self, found.head):
+                head = dataclass_replace(found.head, status=READY)
+                await self.checkpoints.append(key, [], expected_version=found.version, head=head)
 
     async def delete_session(self, session_id: str, *, force: bool = False) -> bool:
         """Delete a conversation whole: its approvals, its session, and its turn journal last.

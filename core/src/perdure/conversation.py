@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
-from perdure.contracts.ids import check_session_id
+from perdure.contracts.ids import check_session_id, conversation_of
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
@@ -272,6 +272,11 @@ async def approvals_of(store: AgentStore, session_id: str | None, run_id: str | 
     if session_id is not None:
         return await list_approvals(store, session_id=session_id)
     return [] if run_id is None else await list_approvals(store, run_id=run_id)
+
+
+def journal_of(approval: Approval) -> str:
+    """Return the key of the turn journal whose turn asks for an approval."""
+    return approval.session_id or f"{conversation_of(approval.run_id)}.run"
 
 
 async def undecided(store: AgentStore, head: CheckpointHead) -> tuple[str, ...]:

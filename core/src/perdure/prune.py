@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
-from perdure.contracts.ids import conversation_of
-from perdure.conversation import Claim, approvals_of, open_status
+from perdure.conversation import Claim, approvals_of, journal_of, open_status
 from perdure.errors import InvalidArgumentError, VersionConflictError
 from perdure.ownership import OwnershipLostError
 
@@ -199,8 +198,7 @@ class _Pruning:
         """Whether the approval's run has ended, in the transcript too, or was dropped. Run ids never come twice."""
         if "checkpoints" not in self.store:
             return approval.decided
-        key = approval.session_id or f"{conversation_of(approval.run_id)}.run"
-        journal = await self.store.checkpoints.load(key)
+        journal = await self.store.checkpoints.load(journal_of(approval))
         if journal is None or journal.head.run_id != approval.run_id:
             return True
         return approval.session_id is None and journal.head.status == FINISHED
