@@ -37,7 +37,7 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     """Make a dataclass from a stored object; what it does not know goes into `extra`.
 
     Raises:
-        StoreCorruptedError: A field is missing or is no instant.
+        StoreCorruptedError: A field is missing, or is no instant or duration.
     """
     known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]  # reason: called with dataclasses only
     values: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
         elif name.endswith("_at") and content is not None:
             values[name] = _instant(content, f"{where}.{name}")
         elif name == "lease" and content is not None:
-            values[name] = timedelta(seconds=content)
+            values[name] = _duration(content, f"{where}.{name}")
         else:
             values[name] = content
     try:
@@ -65,3 +65,10 @@ def _instant(content: object, where: str) -> datetime:
     if instant.utcoffset() is None:
         raise StoreCorruptedError(where, "an instant without a time zone")
     return instant
+
+
+def _duration(content: object, where: str) -> timedelta:
+    try:
+        return timedelta(seconds=content)  # type: ignore[arg-type]  # reason: a wrong type is caught below
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreCorruptedError(where, "not a duration in seconds") from error
