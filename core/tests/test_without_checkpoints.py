@@ -32,6 +32,15 @@ async def echo(request: ModelRequest) -> ModelResponse:
     return ModelResponse(text=f"re: {request.messages[-1].text}")
 
 
+async def test_turns_that_have_ended_take_no_memory(store: AgentStore) -> None:
+    bundle = AgentStore(sessions=store.sessions)
+    agent = Agent(model=FunctionModel(echo), store=bundle)
+    for name in ("a", "b", "a"):
+        assert (await agent.session(name).send("hello")).text == "re: hello"
+    assert agent.store is not None
+    assert (await agent.store.checkpoints.list()).items == ()
+
+
 async def test_turns_and_what_is_read_back(less: AgentStore) -> None:
     @tool
     def look() -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from perdure.bundle import AgentStore
-from perdure.contracts.checkpoints import CheckpointStore, SettledHead, StoredCheckpoint
+from perdure.contracts.checkpoints import IDLE, CheckpointStore, SettledHead, StoredCheckpoint
 from perdure.contracts.records import Page
 from perdure.errors import VersionConflictError
 
@@ -63,6 +63,8 @@ class EphemeralCheckpoints(CheckpointStore):
         if turn is None:
             raise VersionConflictError(key, expected_version, 0)
         self._change(turn, entries, head, at)
+        if head.status == IDLE and not entries:
+            del self._turns[key]  # nothing is left to tell, and a process may serve any number of sessions
         return turn.version
 
     async def _delete(self, key: str, *, expected_version: int | None) -> bool:
