@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -72,8 +73,9 @@ class Child:
         return passed
 
     def kill(self) -> None:
-        """Kill it as `kill -9` does; until `end` it is a zombie."""
+        """Kill it as `kill -9` does, and return when it is dead; until `end` it is a zombie."""
         self.process.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
 
     def end(self) -> None:
         """Have it end, and take its exit code."""

@@ -17,7 +17,7 @@ async def answer(request: ModelRequest) -> ModelResponse:
 
 @pytest.mark.parametrize("given", ["sqlite:agent.db", open_store("memory:"), {}])
 def test_an_agent_wants_an_open_store(given: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"open AgentStore, .* not a {type(given).__name__}$"):
+    with pytest.raises(InvalidArgumentError, match=f"open AgentStore, .* not a {type(given).__name__}"):
         Agent(model=FunctionModel(answer), store=given)
 
 

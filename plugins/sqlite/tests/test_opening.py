@@ -3,9 +3,11 @@
 # ruff: noqa: ASYNC240 - the tests look at small files, and nothing else runs meanwhile
 
 import asyncio
+import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -122,11 +124,25 @@ async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         assert str(path) in caught.value.key
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_directory_that_is_read_only_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StoreUnavailableError, match=str(tmp_path)):
-        await SqliteJournal(tmp_path / "agent.db").open()
+@contextlib.contextmanager
+def not_as_root() -> Iterator[None]:
+    """Be nobody for a while: root may write everywhere, whatever the mode says."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+async def test_a_directory_that_is_read_only_is_named() -> None:
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folder cannot be entered by others
+        Path(place).chmod(0o555)
+        with not_as_root(), pytest.raises(StoreUnavailableError, match=place):
+            await SqliteJournal(Path(place) / "agent.db").open()
+        assert list(Path(place).iterdir()) == []
 
 
 async def test_a_read_only_file_is_refused(path: Path, journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
