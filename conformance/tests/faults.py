@@ -623,6 +623,9 @@ class DecidingCreates(JournalApprovals):
             return Approval(approval_id, run, "call", "tool", {}, datetime(2031, 1, 1, tzinfo=UTC), version=1)
         return found
 
+    async def _settle(self, approval: Approval) -> Approval | None:
+        return await super()._settle(approval) if await super()._get(approval.id) else approval
+
 
 class NoteLost(JournalApprovals):
     async def _settle(self, approval: Approval) -> Approval | None:

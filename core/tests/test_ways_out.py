@@ -57,3 +57,16 @@ async def test_edited_arguments_that_do_not_fit_are_refused_before_they_are_deci
             waits.approval_ids[0], approved=True, arguments={"to": "bob", "amount": 1}
         )
         assert [message.text for message in result.messages if message.role == "tool"] == ["1 to bob"]
+
+
+async def test_an_error_of_the_pending_turn_says_that_the_new_input_was_not_taken() -> None:
+    async with open_store(f"memory:{uuid4().hex}") as store:
+        session = Agent(model=ScriptedModel([ConnectionError("away"), "two"]), store=store).session("s")
+        with pytest.raises(ConnectionError) as first:
+            await session.send("one")
+        assert not hasattr(first.value, "__notes__")
+        with pytest.raises(ConnectionError) as second:
+            await session.send("two")
+        pending = await session.pending()
+        assert pending is not None
+        assert second.value.__notes__ == [f"The pending run {pending.run_id} raised this; the new input was not taken."]

@@ -364,7 +364,11 @@ class Session:
                     self.id, found.head.run_id or "", found.head.attempts, found.head.last_error or "unknown"
                 )
             await self._require_decided(found)
-            await self._finish(found)
+            try:
+                await self._finish(found)
+            except Exception as error:
+                error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
+                raise
 
     async def _finish(self, found: Checkpoint) -> None:
         try:
