@@ -116,6 +116,11 @@ async def test_the_directory_is_made(tmp_path: Path) -> None:
     assert (tmp_path / "some" / "where" / "agent.db").exists()
 
 
+async def test_a_directory_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="it is a directory; name a file in it"):
+        await SqliteJournal(tmp_path).open()
+
+
 async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "agent.db", tmp_path / "nul\0", Path("/proc/agent.db")):

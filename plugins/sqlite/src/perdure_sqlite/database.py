@@ -130,6 +130,8 @@ class Database:
             directory.mkdir(parents=True, exist_ok=True)
             kind = self.file_system(directory.resolve())
             present = Path(self.path).exists()
+            if Path(self.path).is_dir():
+                raise IsADirectoryError("it is a directory; name a file in it")
             if present and not os.access(self.path, os.W_OK):
                 raise PermissionError("the file is read-only")
         except (OSError, ValueError) as error:
