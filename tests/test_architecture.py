@@ -164,7 +164,7 @@ def test_the_core_imports_no_driver_and_no_plugin() -> None:
     refused = (*drivers, "perdure_conformance", *(_package(plugin) for plugin in PLUGINS))
     assert list(CORE.rglob("*.py"))
     # The demo's tools have effects in a database of their own, which has nothing to do with the stores.
-    demo_tools = "core/src/perdure/cli/demo_tools.py:"
+    demo_tools = "core/src/perdure/cli/demo/tools.py:"
     imports = [
         one
         for one in _imports_below(CORE, CORE.parent)

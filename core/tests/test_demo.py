@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 
 import perdure
-from perdure.cli.demo import demo, show_checks
-from perdure.cli.demo_checks import Check, Story, checks
-from perdure.cli.demo_reading import Reading, Report
+from perdure.cli.demo.checks import Check, Story, checks
+from perdure.cli.demo.command import demo, show_checks
+from perdure.cli.demo.reading import Reading, Report
 
 EFFECTS = ("stock reserved", "card charged", "money transferred")
 COMMAND = (sys.executable, "-P", "-c", "from perdure.cli import main; main()", "demo")
@@ -148,10 +148,10 @@ def test_a_store_that_cannot_carry_it_is_refused(
 
 SABOTEUR = """
 import datetime, os
-from perdure.cli import demo_worker
-from perdure.cli.demo_tools import Shop
+from perdure.cli.demo import worker
+from perdure.cli.demo.tools import Shop
 
-charge, transfer, resume = Shop.charge, Shop.transfer, demo_worker.resume
+charge, transfer, resume = Shop.charge, Shop.transfer, worker.resume
 
 def charge_without_looking_at_the_key(shop, key, *rest):
     charge(shop, key + str(os.getpid()), *rest)
@@ -166,9 +166,9 @@ async def reserve_again_and_resume(job, shop):
 
 Shop.charge = charge_without_looking_at_the_key
 Shop.transfer = transfer_twice
-demo_worker.STEPS["resume"] = reserve_again_and_resume
-demo_worker.WEEK = datetime.timedelta(0)
-demo_worker.main()
+worker.STEPS["resume"] = reserve_again_and_resume
+worker.WEEK = datetime.timedelta(0)
+worker.main()
 """
 
 
@@ -176,8 +176,9 @@ def _with_worker(*arguments: str) -> tuple[str, ...]:
     """Return the demo with other processes than its own."""
     patched = f"""
 import sys
-from perdure.cli import demo_processes, main
-demo_processes.WORKER = (sys.executable, *{arguments!r})
+from perdure.cli import main
+from perdure.cli.demo import processes
+processes.WORKER = (sys.executable, *{arguments!r})
 main()
 """
     return (sys.executable, "-P", "-c", patched, "demo")

@@ -1,4 +1,4 @@
-"""One process of the demo: `python -m perdure.cli.demo_worker` does one job and prints one line, its report.
+"""One process of the demo: `python -m perdure.cli.demo.worker` does one job and prints one line, its report.
 
 The job comes as a line of JSON on the standard input, so that no URL with a secret shows in a list of processes. The
 input stays open until the process may end: when the parent is gone, so is whoever waits for it.
@@ -19,8 +19,8 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from perdure.bundle import AgentStore
-from perdure.cli.demo_reading import OLD_SESSION, SESSION, Report, read
-from perdure.cli.demo_tools import REQUEST, Shop, make_agent
+from perdure.cli.demo.reading import OLD_SESSION, SESSION, Report, read
+from perdure.cli.demo.tools import REQUEST, Shop, make_agent
 from perdure.errors import SessionBusyError
 from perdure.models import ScriptedModel
 from perdure.opening import open_store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perdure.cli.demo_reading import OLD_SESSION, SESSION, Reading, Report
-from perdure.cli.demo_tools import CALLS, EFFECTS
+from perdure.cli.demo.reading import OLD_SESSION, SESSION, Reading, Report
+from perdure.cli.demo.tools import CALLS, EFFECTS
 
 
 @dataclass(frozen=True)

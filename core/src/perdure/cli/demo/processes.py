@@ -13,10 +13,10 @@ from typing import IO
 
 from pydantic import TypeAdapter
 
-from perdure.cli.demo_reading import Report
-from perdure.cli.demo_worker import Job
+from perdure.cli.demo.reading import Report
+from perdure.cli.demo.worker import Job
 
-WORKER = (sys.executable, "-P", "-m", "perdure.cli.demo_worker")
+WORKER = (sys.executable, "-P", "-m", "perdure.cli.demo.worker")
 PATIENCE = 120.0
 """How long one process may take, in seconds."""
 

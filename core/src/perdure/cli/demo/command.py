@@ -18,11 +18,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from perdure.cli.demo_checks import Check, Story, checks
-from perdure.cli.demo_processes import ProcessFailedError, run, started
-from perdure.cli.demo_reading import OLD_SESSION, SESSION, Reading, Report
-from perdure.cli.demo_tools import EFFECTS
-from perdure.cli.demo_worker import Job
+from perdure.cli.demo.checks import Check, Story, checks
+from perdure.cli.demo.processes import ProcessFailedError, run, started
+from perdure.cli.demo.reading import OLD_SESSION, SESSION, Reading, Report
+from perdure.cli.demo.tools import EFFECTS
+from perdure.cli.demo.worker import Job
 from perdure.contracts.urls import DEFAULT_NAMESPACE, StoreURL
 from perdure.errors import PerdureError
 from perdure.opening import open_store

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.bundle import AgentStore
-from perdure.cli.demo_tools import Shop
+from perdure.cli.demo.tools import Shop
 from perdure.contracts.approvals import PENDING
 from perdure.runtime.turn_state import TurnState
 
