@@ -142,6 +142,32 @@ async def test_what_callers_change_while_a_turn_runs_is_not_stored(any_store: Ag
     assert messages[1].tool_calls[0].arguments == {"items": [1]}
 
 
+async def test_what_a_model_changes_of_its_request_is_not_stored(any_store: AgentStore) -> None:
+    """B011: an adapter marks up the very parts and arguments that it is asked with, as some providers want it."""
+
+    @tool
+    def look(at: dict[str, str]) -> str:
+        return "seen"
+
+    async def marks(request: ModelRequest) -> ModelResponse:
+        for message in request.messages:
+            for part in message.content if isinstance(message.content, list) else ():
+                part["cache_control"] = "ephemeral"
+            for call in message.tool_calls:
+                call.arguments["at"] = "changed"
+            message.metadata["seen"] = True
+        if request.messages[-1].role == "user":
+            return ModelResponse(tool_calls=[ToolCall("c1", "look", {"at": {"x": "1"}})])
+        return ModelResponse(text="done")
+
+    session = Agent(model=FunctionModel(marks), tools=[look], store=any_store).session("s")
+    await session.send([{"type": "text", "text": "hello"}])
+    asked, called, seen, done = [message.to_record() for message in await agent(any_store).session("s").load()]
+    assert asked == {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+    assert called["tool_calls"] == [{"id": "c1", "name": "look", "arguments": {"at": {"x": "1"}}}]
+    assert ["metadata" in message for message in (called, seen, done)] == [False, False, False]
+
+
 async def test_looking_up_what_is_missing_creates_nothing(any_store: AgentStore) -> None:
     """B013: no look-up of any kind leaves a ghost session."""
     for n in range(200):

@@ -210,15 +210,14 @@ def messages_of(records: Sequence[Record]) -> tuple[Message, ...]:
     )
 
 
-def message_record(run_id: str, at: str, message: Message, **more: Any) -> Record:
+def message_record(run_id: str, at: str, message: Record) -> Record:
     """Return a transcript's record that holds a message."""
     return {
         "v": RECORD_VERSION,
         "kind": "message",
         "run_id": run_id,
         "at": at,
-        **more,
-        "message": message.to_record(),
+        "message": message,
     }
 
 

@@ -1,11 +1,13 @@
 """A turn as its journal tells it: which responses, calls, decisions and results are recorded.
 
 Entries are the only source. The runner appends an entry first and applies it here second, and a fresh process applies
-them all: both see the same turn.
+them all: both see the same turn. What is saved is what the entries hold; the messages that are handed out are copies,
+since a model may change the ones that it is asked with.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +43,7 @@ class CallState:
         asked: The approvals requested for it.
         decisions: The decisions applied to it, by approval.
         result: Its result, once it is recorded.
+        result_record: The same as it stands in its entry.
         result_at: When.
     """
 
@@ -55,6 +58,7 @@ class CallState:
     asked: set[str] = field(default_factory=set)
     decisions: dict[str, Record] = field(default_factory=dict)
     result: Message | None = None
+    result_record: Record = field(default_factory=dict)
     result_at: str = ""
 
     @property
@@ -79,6 +83,7 @@ class Step:
     """One response of the model, and what became of its calls."""
 
     message: Message
+    record: Record
     at: str
     usage: Usage
     calls: list[CallState]
@@ -93,7 +98,7 @@ class TurnState:
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.input: list[Message] = []
+        self.input: list[tuple[Message, Record]] = []
         self.input_id = ""
         self.input_at = ""
         self.steps: list[Step] = []
@@ -134,11 +139,11 @@ class TurnState:
     @property
     def messages(self) -> list[Message]:
         """The turn's messages in the order of the conversation; results in the order of their calls."""
-        return [message for _, message in self._stamped()]
+        return [message for _, message, _ in self._stamped()]
 
     def records(self, spent: Usage) -> list[Record]:
         """Return the turn as records of the transcript; the last one says how it ended and what is spent so far."""
-        records = [message_record(self.run_id, at, message) for at, message in self._stamped()]
+        records = [message_record(self.run_id, at, record) for at, _, record in self._stamped()]
         records[0]["input_id"] = self.input_id
         records[-1] |= {
             "finish_reason": self.finish_reason,
@@ -147,19 +152,22 @@ class TurnState:
         }
         return records
 
-    def _stamped(self) -> list[tuple[str, Message]]:
-        stamped = [(self.input_at, message) for message in self.input]
+    def _stamped(self) -> list[tuple[str, Message, Record]]:
+        """Return the turn's messages in their order, each with its instant and as it stands in its entry."""
+        stamped = [(self.input_at, message, record) for message, record in self.input]
         for step in self.steps:
-            stamped.append((step.at, step.message))
-            stamped.extend((call.result_at, call.result) for call in step.calls if call.result is not None)
+            stamped.append((step.at, step.message, step.record))
+            stamped.extend(
+                (call.result_at, call.result, call.result_record) for call in step.calls if call.result is not None
+            )
         return stamped
 
     def _on_input(self, item: Record) -> None:
-        self.input = [Message.from_record(message) for message in item["messages"]]
+        self.input = [(_copied(record), record) for record in item["messages"]]
         self.input_id, self.input_at = item["input_id"], item["at"]
 
     def _on_model(self, item: Record) -> None:
-        message = Message.from_record(item["message"])
+        message = _copied(item["message"])
         step = len(self.steps)
         calls = [
             CallState(
@@ -169,7 +177,7 @@ class TurnState:
             )
             for place, call in enumerate(message.tool_calls)
         ]
-        self.steps.append(Step(message, item["at"], Usage.from_record(item["usage"]), calls))
+        self.steps.append(Step(message, item["message"], item["at"], Usage.from_record(item["usage"]), calls))
 
     def _on_tool_started(self, item: Record) -> None:
         self.call(item).attempts += 1
@@ -179,7 +187,8 @@ class TurnState:
 
     def _on_tool(self, item: Record) -> None:
         call = self.call(item)
-        call.result, call.result_at = Message.from_record(item["message"]), item["at"]
+        call.result, call.result_at = _copied(item["message"]), item["at"]
+        call.result_record = item["message"]
 
     def _on_approval_requested(self, item: Record) -> None:
         self.call(item).asked.add(item["approval_id"])
@@ -195,3 +204,7 @@ class TurnState:
 
     def _on_finished(self, item: Record) -> None:
         self.finish_reason = item["finish_reason"]
+
+
+def _copied(record: Record) -> Message:
+    return Message.from_record(copy.deepcopy(record))
