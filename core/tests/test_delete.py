@@ -11,6 +11,7 @@ from core.tests.plain_sessions import PlainSessions
 from core.tests.processes import another, dead, die_at, elsewhere, everything, writes_nothing
 
 from perdure import Agent, AgentStore, ToolCall, open_store, tool
+from perdure.contracts.approvals import Approval
 from perdure.errors import (
     InvalidIdError,
     SessionBusyError,
@@ -108,6 +109,14 @@ async def test_an_approval_alone_is_something(store: AgentStore) -> None:
     await lived(store, "s")
     await store.sessions.delete("s")
     await store.checkpoints.delete("s")
+    assert await store.delete_session("s") is True
+    assert await everything(store) == NOTHING
+
+
+async def test_more_approvals_than_a_page(store: AgentStore) -> None:
+    for n in range(203):
+        request = Approval(f"s.turn-1.s0.c{n}", "s.turn-1", f"c{n}", "pay", {}, store.clock.now(), session_id="s")
+        await store.approvals.create(request)
     assert await store.delete_session("s") is True
     assert await everything(store) == NOTHING
 

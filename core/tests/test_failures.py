@@ -307,6 +307,27 @@ async def test_an_idempotent_call_that_is_first_made_after_a_resume_is_the_first
     assert attempts == [1, 1]
 
 
+async def test_an_approved_call_that_is_repeated_keeps_its_edits(store: AgentStore) -> None:
+    fails, calls = [True], []
+
+    @tool(needs_approval=True, idempotent=True)
+    def pay(to: str, context: ToolContext) -> str:
+        calls.append((to, context.attempt))
+        if fails:
+            fails.clear()
+            raise PropagatingToolError("the bank is closed")
+        return "paid"
+
+    model = ScriptedModel([[ToolCall("c1", "pay", {"to": "ann"})], "done"])
+    session = Agent(model=model, tools=[pay], store=store).session("s")
+    (approval_id,) = (await session.send("go")).approval_ids
+    await store.decide(approval_id, approved=True, arguments={"to": "bob"})
+    with pytest.raises(PropagatingToolError):
+        await session.resume()
+    assert await session.resume() is not None
+    assert calls == [("bob", 1), ("bob", 2)]
+
+
 async def test_a_tool_that_says_it_failed_is_not_in_doubt(store: AgentStore) -> None:
     fails, attempts = [True], []
 

@@ -252,6 +252,37 @@ async def test_a_session_written_between_look_and_claim_stays(store: AgentStore,
     assert len(await agent(store).session("s").load()) == 4
 
 
+async def test_letting_go_puts_back_a_turn_and_its_age(store: AgentStore, clock: ManualClock) -> None:
+    (approval_id,) = (await agent(store).session("s").send("pay")).approval_ids
+    await store.decide(approval_id, approved=True)
+    clock.advance(WEEK + TICK)
+    seen = await store.checkpoints.load("s")
+
+    async def before(call: Call) -> None:
+        if call.number == 1:  # the claim
+            await store.sessions.append("s", [{"late": 1}])
+
+    report = await another(store, Interception(before=before)).prune(older_than=WEEK)
+    assert report.kept == {"s": "it was written to meanwhile"}
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert seen is not None
+    assert (found.head, found.updated_at) == (seen.head, seen.updated_at)
+
+
+async def test_letting_go_leaves_no_journal_where_there_was_none(store: AgentStore, clock: ManualClock) -> None:
+    await store.sessions.append("s", [], expected_version=0)
+    clock.advance(WEEK + TICK)
+
+    async def before(call: Call) -> None:
+        if call.number == 1:  # the claim
+            await store.sessions.append("s", [{"late": 1}])
+
+    report = await another(store, Interception(before=before)).prune(older_than=WEEK)
+    assert report.kept == {"s": "it was written to meanwhile"}
+    assert await store.checkpoints.load("s") is None
+
+
 async def test_a_turn_started_between_look_and_claim_stays(store: AgentStore, clock: ManualClock) -> None:
     await paid(store, "s")
     clock.advance(WEEK + TICK)
@@ -263,6 +294,32 @@ async def test_a_turn_started_between_look_and_claim_stays(store: AgentStore, cl
     report = await another(store, Interception(before=before)).prune(older_than=WEEK)
     assert (report.sessions, report.kept) == ((), {"s": "it was written to meanwhile"})
     assert len(await agent(store).session("s").load()) == 6
+
+
+async def test_an_orphan_that_is_decided_meanwhile_stays_for_once(store: AgentStore, clock: ManualClock) -> None:
+    await store.approvals.create(Approval("gone.turn-1.s0.c0", "gone.turn-1", "c1", "pay", {}, clock.now()))
+    clock.advance(WEEK + TICK)
+
+    async def before(call: Call) -> None:
+        if call.number == 1:  # the delete
+            await store.approvals.decide("gone.turn-1.s0.c0", approved=True)
+
+    report = await another(store, Interception(before=before)).prune(older_than=WEEK)
+    assert report == PruneReport(False)
+    assert await store.approvals.get("gone.turn-1.s0.c0") is not None
+
+
+async def test_a_session_alone_that_is_written_to_meanwhile_stays(store: AgentStore, clock: ManualClock) -> None:
+    await store.sessions.append("s", [], expected_version=0)
+    clock.advance(WEEK + TICK)
+
+    async def before(call: Call) -> None:
+        if call.number == 1:  # the delete
+            await store.sessions.append("s", [{"late": 1}])
+
+    alone = AgentStore(sessions=another(store, Interception(before=before)).sessions, clock=clock)
+    assert await alone.prune(older_than=WEEK) == PruneReport(False, kept={"s": "it was written to meanwhile"})
+    assert await store.sessions.load("s") is not None
 
 
 @pytest.mark.parametrize("outcome", ["die-before", "die-after"])

@@ -85,6 +85,17 @@ async def test_send_loads_by_itself(store: AgentStore) -> None:
     assert [message.text for message in model.calls[0].messages] == ["one", "re: one", "next"]
 
 
+async def test_a_conversation_that_lives_again_is_read_whole(store: AgentStore) -> None:
+    """Also when the clock has not moved between the two lives."""
+    session = agent(store).session("s")
+    await session.send("one")
+    assert await texts(session) == ["one", "re: one"]
+    await store.delete_session("s")
+    for text in ("two", "three"):
+        await agent(store).session("s").send(text)
+    assert await texts(session) == ["two", "re: two", "three", "re: three"]
+
+
 async def test_two_loads_at_once_take_the_news_in_once(store: AgentStore) -> None:
     both_wait, interception = asyncio.Event(), Interception(counted=("read",))
     session = agent(another(store, interception)).session("s")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from core.tests.processes import another, dead, die_at, elsewhere, everything
-from core.tests.session_world import CALLS, FIRST, World, in_progress, ready
+from core.tests.session_world import CALLS, FIRST, World, awaiting, finished, in_progress, ready
 
 from perdure import AgentStore
-from perdure.conversation import Claim
+from perdure.conversation import Claim, settle
 from perdure.errors import SessionBusyError
+from perdure.ownership import OwnershipLostError
 from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +85,22 @@ async def test_live_claim(world: World, action: str, call: str) -> None:
     assert await everything(world.store) == before
 
 
+@pytest.mark.parametrize("call", ["discard_pending", "delete"])
+@pytest.mark.parametrize("action", LEFT)
+async def test_live_claim_is_fenced_off_by_force(world: World, action: str, call: str) -> None:
+    owner = another(world.store, process=elsewhere())
+    await in_progress(world)
+    with await Claim.take(owner, "s", await owner.checkpoints.load("s"), action) as claim:
+        if call == "delete":
+            assert await world.store.delete_session("s", force=True) is True
+            assert await everything(world.store) == {"sessions": [], "runs": [], "approvals": []}
+        else:
+            assert await world.session.discard_pending(force=True) is LEFT[action][1]
+            assert await world.texts() == LEFT[action][0]
+        with pytest.raises(OwnershipLostError):
+            await claim.close()
+
+
 @pytest.mark.parametrize("action", ["compacting", "copying"])
 async def test_late_write_of_an_undone_claim_is_refused(world: World, action: str) -> None:
     sleeper = another(world.store, process=dead())
@@ -102,6 +120,21 @@ async def test_stale_claim_without_a_turn(world: World) -> None:
     assert await world.session.pending() is None
     assert await world.status() == "idle"
     assert await world.texts() == FIRST
+
+
+@pytest.mark.parametrize("state", [awaiting, ready, finished])
+@pytest.mark.parametrize("action", ["compacting", "copying"])
+async def test_an_undone_claim_puts_the_status_back(
+    world: World, action: str, state: Callable[[World], Awaitable[object]]
+) -> None:
+    await state(world)
+    seen = await world.store.checkpoints.load("s")
+    claim = await Claim.take(another(world.store, process=dead()), "s", seen, action)
+    claim.journal.forget()
+    found = await settle(world.store, "s")
+    assert seen is not None
+    assert found is not None
+    assert (found.head.status, found.head.run_id, found.head.owner) == (seen.head.status, seen.head.run_id, None)
 
 
 async def test_clearing_that_died_after_it_emptied(world: World) -> None:

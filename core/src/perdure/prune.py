@@ -90,7 +90,6 @@ class _Pruning:
         self.runs: list[str] = []
         self.approvals: list[str] = []
         self.kept: dict[str, str] = {}
-        self.gone: set[str] = set()
 
     async def run(self) -> PruneReport:
         if "sessions" in self.store:
@@ -102,7 +101,7 @@ class _Pruning:
         if "checkpoints" in self.store:
             # What has no session: runs without one, and what a crash in the middle of a deletion has left.
             async for head in _walk(self.store.checkpoints.list, before=self.cutoff):
-                if head.key not in self.gone and await self._session(head.key) is None:
+                if await self._session(head.key) is None:
                     await self._consider(head.key)
         if "approvals" in self.store:
             await self._walk_approvals()
@@ -177,7 +176,6 @@ class _Pruning:
         )
 
     def _report(self, seen: _Conversation) -> None:
-        self.gone.add(seen.key)
         if seen.session is not None:
             self.sessions.append(seen.session.session_id)
         if seen.journal is not None:
