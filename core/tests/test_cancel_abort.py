@@ -12,8 +12,9 @@ from core.tests.processes import another, elsewhere
 
 from perdure import Agent, AgentStore, Lease, Session, ToolCall, TurnResult, tool
 from perdure.errors import SessionBusyError, SessionConflictError, SessionDeletedError, ToolOutcomeUnknownError
+from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure_conformance.interception import Call, Interception
+from perdure_conformance.interception import Call, InterceptedJournal, Interception
 from perdure_conformance.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -353,3 +354,28 @@ async def test_a_sleeper_whose_turn_another_still_runs(store: AgentStore, clock:
         await task
     again.may_go_on.set()
     assert (await running[0]).text == "re: wait"
+
+
+async def test_a_send_that_is_cancelled_while_it_opens_its_turn_keeps_no_lease(store: AgentStore) -> None:
+    """Other hosts need not wait for the lease of an owner that gave up before it began."""
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def before(call: Call) -> None:
+        if any(operation.key.part == "runs" for operation in call.operations) and not reached.is_set():
+            reached.set()
+            await go_on.wait()
+
+    assert isinstance(store.sessions, JournalSessions)
+    stores = journal_stores(InterceptedJournal(store.sessions.journal, Interception(before=before)))
+    bundle = AgentStore(sessions=stores.sessions, checkpoints=stores.checkpoints, approvals=stores.approvals)
+    task = asyncio.create_task(Agent(model=ScriptedModel(["never"]), store=bundle).session("s").send("hello"))
+    await reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert (found.head.status, found.head.owner, found.head.lease_expires_at) == ("in-progress", None, None)
+    assert [entry["kind"] for entry in found.entries] == ["input"]

@@ -265,3 +265,9 @@ async def test_uninterrupted_work_answers_and_fails_as_itself() -> None:
     assert await uninterrupted(answer()) == 1
     with pytest.raises(LookupError):
         await uninterrupted(fail())
+
+
+@pytest.mark.parametrize("name", ["length", "heartbeat", "max_clock_skew"])
+def test_a_lease_that_no_clock_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=name):
+        Lease(**{name: timedelta.max})

@@ -70,8 +70,14 @@ async def test_the_input_id_of_a_turn_that_waits(store: AgentStore) -> None:
 
     agent = Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done"]), tools=[pay], store=store)
     waiting = await agent.session("s").send("pay", input_id="order-7")
+    again = await agent.session("s").send("pay", input_id="order-7")
+    assert (again.finish_reason, again.run_id, again.approval_ids) == (
+        "awaiting-approval",
+        waiting.run_id,
+        waiting.approval_ids,
+    )
     with pytest.raises(SessionAwaitingApprovalError):
-        await agent.session("s").send("pay", input_id="order-7")
+        await agent.session("s").send("pay", input_id="another")
     await store.decide(waiting.approval_ids[0], approved=True)
     result = await agent.session("s").send("pay", input_id="order-7")
     assert (result.run_id, result.text) == (waiting.run_id, "done")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TICK: Final = timedelta(microseconds=1)
+LONGEST: Final = timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,13 @@ class Lease:
     max_clock_skew: timedelta = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
-        """Refuse what is no duration; a lease, and the time between renewals, must be longer than nothing."""
+        """Refuse what is no duration of use: a lease, and the time between renewals, must be longer than nothing."""
         for name, at_least in (("length", TICK), ("heartbeat", TICK), ("max_clock_skew", timedelta(0))):
             value = getattr(self, name)
             if not isinstance(value, timedelta) or value < at_least:
                 raise InvalidArgumentError(name, f"must be a timedelta of {at_least} or more")
+            if value > LONGEST:
+                raise InvalidArgumentError(name, f"must not be longer than {LONGEST}")
 
 
 @dataclass(frozen=True)
@@ -267,20 +270,19 @@ class OwnedJournal:
         owned = cls(ownership, checkpoints, key, version=version - 1, head=full)
         ownership.process.held.add(owner)
         try:
-            items = list(entries(version))
-            if found is None:
-                await checkpoints.append(key, items, expected_version=0, head=full, at=at, version=version)
-            else:
-                await owned.repeat(
-                    lambda: checkpoints.append(key, items, expected_version=found.version, head=full, at=at), full
-                )
+            await uninterrupted(owned._open(found, list(entries(version)), version, at))
+        except asyncio.CancelledError:
+            if owned.version == version:  # it was written: nobody shall have to wait for a lease that nobody keeps
+                with contextlib.suppress(StoreError, OwnershipLostError):
+                    await owned.give_up()
+            ownership.process.held.discard(owner)
+            raise
         except BaseException as error:
             ownership.process.held.discard(owner)
             if isinstance(error, VersionConflictError) and isinstance(error.__cause__, OutcomeUnknownError):
                 # It may have landed, been run and been closed by another; only the caller can look for its work.
                 raise error.__cause__ from None
             raise
-        owned.version = version
         ownership.forget(key)
         return owned
 
@@ -351,6 +353,19 @@ class OwnedJournal:
                 return result
 
         return await uninterrupted(run())
+
+    async def _open(
+        self, found: Checkpoint | CheckpointInfo | None, entries: list[Record], version: int, at: datetime | None
+    ) -> None:
+        """Write the append by which the journal becomes ours."""
+        key, head = self.key, self.head
+        if found is None:
+            await self._checkpoints.append(key, entries, expected_version=0, head=head, at=at, version=version)
+        else:
+            await self.repeat(
+                lambda: self._checkpoints.append(key, entries, expected_version=found.version, head=head, at=at), head
+            )
+        self.version = version
 
     async def _append(self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any]) -> None:
         async with self._queue:

@@ -20,7 +20,7 @@ from perdure.errors import (
     UnsupportedOperationError,
 )
 from perdure.runtime.ephemeral import with_turns
-from perdure.runtime.results import PendingTurn, TurnResult
+from perdure.runtime.results import PendingTurn, TurnResult, described
 from perdure.runtime.session import Session
 from perdure.runtime.tools import Tool, ToolArgumentsError, make_tool
 
@@ -119,19 +119,7 @@ class Agent:
             cursor: str | None = None
             while True:
                 page = await store.checkpoints.list(status=status, agent=self.name, cursor=cursor)
-                turns.extend(
-                    PendingTurn(
-                        session_id=info.head.session_id,
-                        run_id=info.head.run_id,
-                        status=info.head.status,
-                        approval_ids=tuple(info.head.approval_ids),
-                        attempts=info.head.attempts,
-                        last_error=info.head.last_error,
-                        owner=info.head.owner,
-                        updated_at=info.updated_at,
-                    )
-                    for info in page.items
-                )
+                turns.extend(described(info) for info in page.items)
                 cursor = page.cursor
                 if cursor is None:
                     break
@@ -167,9 +155,20 @@ class AgentApprovals:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    async def list(self, **filters: Any) -> Page[Approval]:
+    async def list(
+        self,
+        *,
+        session_id: str | None = None,
+        run_id: str | None = None,
+        status: str | None = None,
+        before: datetime | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page[Approval]:
         """List approvals; see `ApprovalStore.list`."""
-        return await self._agent.store_of(None).approvals.list(**filters)
+        return await self._agent.store_of(None).approvals.list(
+            session_id=session_id, run_id=run_id, status=status, before=before, cursor=cursor, limit=limit
+        )
 
     async def get(self, approval_id: str) -> Approval | None:
         """Return an approval, or `None`."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.contracts.records import Record
 
 
@@ -58,6 +59,21 @@ class PendingTurn:
     last_error: str | None = None
     owner: str | None = None
     updated_at: datetime | None = None
+
+
+def described(found: Checkpoint | CheckpointInfo) -> PendingTurn:
+    """Return what the head of a turn journal says of its turn."""
+    head = found.head
+    return PendingTurn(
+        session_id=head.session_id,
+        run_id=head.run_id,
+        status=head.status,
+        approval_ids=tuple(head.approval_ids),
+        attempts=head.attempts,
+        last_error=head.last_error,
+        owner=head.owner,
+        updated_at=found.updated_at,
+    )
 
 
 def text_of(messages: Sequence[Message]) -> str:

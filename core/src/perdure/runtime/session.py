@@ -36,7 +36,7 @@ from perdure.errors import (
 )
 from perdure.ownership import OwnedJournal, OwnershipLostError
 from perdure.runtime.messages import Message, Usage, as_messages, stamp
-from perdure.runtime.results import PendingTurn, TurnResult, result_of
+from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
 from perdure.runtime.runner import Runner, inside
 from perdure.runtime.transcript import TranscriptView
 from perdure.runtime.turn import AWAITING
@@ -149,13 +149,13 @@ class Session:
         if found is None or found.head.status == IDLE:
             return None
         if self.store.ownership.is_live(found):
-            return _described(found)
+            return described(found)
         if found.head.status in CLAIM_STATUSES or found.head.status == FINISHED:
             return await self._settled_pending()
         if found.head.status in (AWAITING_APPROVAL, READY):
             left = await undecided(self.store, found.head)
-            return replace(_described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
-        return _described(found)
+            return replace(described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
+        return described(found)
 
     async def result(self, run_id: str) -> TurnResult | None:
         """Return the result of a turn of this session that is in the transcript, or `None`."""
@@ -300,8 +300,7 @@ class Session:
                 self._require_own(found)
                 left = await undecided(self.store, found.head)
                 if left or self.store.ownership.is_live(found):
-                    state = TurnState.of(run_id, found.entries)
-                    return TurnResult("", AWAITING, tuple(state.messages), state.usage, run_id, left)
+                    return _waiting(found, left)
                 result = await self._resume(found)
                 if result is not None:
                     return result
@@ -428,8 +427,8 @@ class Session:
         found = await self._settled()
         if found is not None and any(item.get("input_id") == input_id for item in found.entries):
             self._require_own(found)
-            await self._require_decided(found)
-            result = await self._resume(found)
+            left = await undecided(self.store, found.head)
+            result = _waiting(found, left) if left else await self._resume(found)
             if result is not None:
                 return result
         return await self._ended(input_id)
@@ -471,7 +470,7 @@ class Session:
             if found.head.status == FINISHED and found.head.agent == self.agent.name and await self._saved(found):
                 return None
             found = await self.store.checkpoints.load(self.id) or found
-            return None if found.head.status == IDLE else _described(found)
+            return None if found.head.status == IDLE else described(found)
 
     async def _saved(self, found: Checkpoint) -> bool:
         """Save a finished turn; False if it cannot be, since other records came in."""
@@ -501,15 +500,7 @@ class Session:
             )
 
 
-def _described(found: Checkpoint) -> PendingTurn:
-    head = found.head
-    return PendingTurn(
-        session_id=head.session_id,
-        run_id=head.run_id,
-        status=head.status,
-        approval_ids=tuple(head.approval_ids),
-        attempts=head.attempts,
-        last_error=head.last_error,
-        owner=head.owner,
-        updated_at=found.updated_at,
-    )
+def _waiting(found: Checkpoint, left: Sequence[str]) -> TurnResult:
+    """Return the result of a turn that waits for decisions, or for the one who runs it."""
+    state = TurnState.of(found.head.run_id or "", found.entries)
+    return TurnResult("", AWAITING, tuple(state.messages), state.usage, state.run_id, left)
