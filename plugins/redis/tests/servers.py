@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -53,7 +54,7 @@ class Server:
         """A client of its own for questions, which the caller closes."""
         return Redis(port=self.port, decode_responses=True, socket_timeout=10)
 
-    def ask(self, *command: str | int) -> object:
+    def ask(self, *command: str | int | bytes) -> object:
         with self.client() as client:
             return client.execute_command(*command)
 
@@ -87,6 +88,18 @@ class Server:
                 return
             time.sleep(0.01)
         raise AssertionError((self.directory / "log").read_text())
+
+    def linked(self) -> None:
+        """Wait until a replica has what its master had."""
+        deadline = time.monotonic() + 20
+        while self.info("replication").get("master_link_status") != "up":
+            assert time.monotonic() < deadline, (self.directory / "log").read_text()
+            time.sleep(0.01)
+
+    def info(self, section: str) -> dict[str, Any]:
+        with self.client() as client:
+            facts: dict[str, Any] = client.info(section)
+        return facts
 
     def kill(self) -> None:
         """End the process as a crash would."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fakeredis import FakeAsyncRedis, FakeServer
-from plugins.redis.tests.servers import VALKEY, shared
+from plugins.redis.tests.cluster import Cluster
+from plugins.redis.tests.servers import BINARIES, VALKEY, shared
 
 from perdure import AgentStore
 from perdure.backend import journal_stores
@@ -71,5 +76,23 @@ async def open_fake(place: Place, clock: Clock) -> Stores:
     return store
 
 
+@cache
+def shared_cluster() -> Cluster:
+    """A cluster of this process, started when it is first needed."""
+    directory = tempfile.mkdtemp(prefix="perdure-redis-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    cluster = Cluster(Path(directory))
+    atexit.register(cluster.__exit__)
+    return cluster.__enter__()
+
+
+async def open_cluster(place: Place, clock: Clock) -> Stores:
+    import perdure
+
+    return await perdure.open_store(url_of(place, shared_cluster().url), clock=clock)
+
+
 VALKEY_TARGET = real("redis")
+REDIS_TARGETS = [real(f"redis-{name}", binary) for name, binary in BINARIES.items() if name != "valkey"]
+CLUSTER = Target("redis+cluster", open_cluster, url=lambda place: url_of(place, shared_cluster().url))
 FAKE = Target("fakeredis", open_fake)

@@ -22,9 +22,9 @@ class Acknowledgement:
     """
 
     def __init__(self, wait: int, waitaof: bool, timeout: float) -> None:
-        """Wait for so many replicas and perhaps the disk, less long than a call may take."""
+        """Wait for so many replicas and perhaps the disk, half as long as a call may take."""
         self._wait, self.waitaof = wait, waitaof
-        limit = b"%d" % max(1, round(timeout * 800))
+        limit = b"%d" % max(1, round(timeout * 500))
         self.commands: list[Command] = []
         if waitaof:
             self.commands.append((b"WAITAOF", b"1", b"%d" % wait, limit))

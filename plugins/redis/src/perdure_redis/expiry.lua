@@ -16,7 +16,7 @@ end
 -- Take a few journals that have expired off the index. One that was written since is due later.
 local function sweep(index, due, part)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', now(), 'LIMIT', 0, 3)) do
-    local gone = parse(FORMAT .. ' 0 0 0 ' .. member)
+    local gone = parse(FORMAT .. ' 0 0 0 0 ' .. member)
     local id = gone.data
     local journal = journal_of(ARGV[3], part, id)
     local text = redis.call('LINDEX', journal, 0)

@@ -1,11 +1,11 @@
 -- The first element of a journal is its head: a line of fields, then group, status and data. The rest are the items.
 
 local FORMAT = '1'
-local FIELDS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d*) (%-?%d*)\n()'
+local FIELDS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d*) (%-?%d*)\n()'
 
 -- A head with `format` alone is one of a newer release, which may have other fields.
 local function parse(text)
-  local format, version, count, rewritten, created, updated, group, status, rest = string.match(text, FIELDS)
+  local format, version, count, rewritten, first, created, updated, group, status, rest = string.match(text, FIELDS)
   if format ~= FORMAT then
     format = string.match(text, '^(%d+) ')
     return format and format ~= FORMAT and {format = format} or nil
@@ -23,15 +23,15 @@ local function parse(text)
     status, rest = string.sub(text, rest, last), last + 1
   end
   return {
-    format = format, version = version, count = tonumber(count), rewritten = rewritten, created = created, updated = updated,
-    group = group, status = status, data = string.sub(text, rest),
+    format = format, version = version, count = tonumber(count), rewritten = rewritten, first = first, created = created,
+    updated = updated, group = group, status = status, data = string.sub(text, rest),
   }
 end
 
 local function format(head)
   local group, status = head.group, head.status
-  return FORMAT .. ' ' .. head.version .. ' ' .. head.count .. ' ' .. head.rewritten .. ' ' .. head.created .. ' ' .. head.updated
-    .. ' ' .. (group and #group or '-') .. ' ' .. (status and #status or '-') .. '\n' .. (group or '') .. (status or '')
+  return FORMAT .. ' ' .. head.version .. ' ' .. head.count .. ' ' .. head.rewritten .. ' ' .. head.first .. ' ' .. head.created .. ' '
+    .. head.updated .. ' ' .. (group and #group or '-') .. ' ' .. (status and #status or '-') .. '\n' .. (group or '') .. (status or '')
     .. head.data
 end
 
@@ -42,6 +42,11 @@ local function successor(version)
   local high = string.sub(version, 1, -10)
   if #low == 9 then return high .. low end
   return successor(high) .. string.sub(low, 2)
+end
+
+-- What tells a journal from another one of the same id that was deleted: its first version, and when it was created.
+local function birth(head)
+  return head.first .. '@' .. head.created
 end
 
 local function older(one, other)

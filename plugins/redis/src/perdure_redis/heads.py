@@ -18,10 +18,17 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Stored(NamedTuple):
-    """A head as it is stored."""
+    """A head as it is stored.
+
+    Attributes:
+        info: What listings tell.
+        rewritten: The version of the last `Replace`.
+        birth: What tells the journal from another one of the same id that was deleted: its first version and its creation.
+    """
 
     info: JournalInfo
     rewritten: int
+    birth: bytes
 
 
 def read_head(name: str, text: bytes, where: str) -> Stored:
@@ -37,7 +44,7 @@ def read_head(name: str, text: bytes, where: str) -> Stored:
         raise SchemaVersionError(where, int(fields[0]), FORMAT)
     try:
         _, version, count, rewritten = (int(field) for field in fields[:4])
-        created, updated, group, status = fields[4:]
+        first, created, updated, group, status = fields[4:]
         group_end = 0 if group == b"-" else int(group)
         status_end = group_end + (0 if status == b"-" else int(status))
         if status_end > len(rest):
@@ -47,7 +54,8 @@ def read_head(name: str, text: bytes, where: str) -> Stored:
             None if status == b"-" else rest[group_end:status_end].decode("utf-8", "surrogatepass"),
             rest[status_end:],
         )
-        return Stored(JournalInfo(name, version, count, head, instant(created), instant(updated)), rewritten)
+        info = JournalInfo(name, version, count, head, instant(created), instant(updated))
+        return Stored(info, rewritten, b"%s@%s" % (first, created))
     except (ValueError, OverflowError) as error:
         raise StoreCorruptedError(where, "its first element is not a head") from error
 

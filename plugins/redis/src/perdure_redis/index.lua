@@ -35,12 +35,9 @@ local function add(index, names)
   redis.call('ZADD', index, unpack(scored))
 end
 
--- The hash tag is a digest of the conversation (the upper half of its Adler-32), an octal number below 64.
+-- The hash tag is a digest of the conversation, an octal number below 64. Not every server, and no fake, has the same digests.
 local function journal_of(prefix, part, id)
-  local low, high = 1, 0
-  for _, byte in ipairs({string.byte(string.match(id, '^[^.]*'), 1, -1)}) do
-    low = low + byte
-    high = high + low
-  end
-  return string.format('%s{%02opd}:%s:%s', prefix, high % 65521 % 64, part, id)
+  local digest = 0
+  for _, byte in ipairs({string.byte(string.match(id, '^[^.]*'), 1, -1)}) do digest = (31 * digest + byte) % 65521 end
+  return string.format('%s{%02opd}:%s:%s', prefix, digest % 64, part, id)
 end

@@ -29,12 +29,12 @@ from perdure.backend import (
 )
 from perdure_redis.acknowledgement import Acknowledgement
 from perdure_redis.clients import Clients, clients_of
-from perdure_redis.heads import FORMAT, arguments, digits, read_head
+from perdure_redis.heads import FORMAT, arguments, read_head
 from perdure_redis.keys import Keys
 from perdure_redis.listing import Listing, Pages
 from perdure_redis.plugin import Options
 from perdure_redis.routes import Call, Client, answered, route_of
-from perdure_redis.scripts import READ, WRITE
+from perdure_redis.scripts import READ, WRITE, WRITE_EXPIRING
 from perdure_redis.seen import LastSeen, newer
 from perdure_redis.settings import QUESTIONS, Settings
 
@@ -50,7 +50,7 @@ class RedisJournal(Journal):
 
     Where: one list for each journal and one sorted set for each part, see README.md.
     Survives: what the server survives: with `appendonly yes` and `appendfsync always` everything acknowledged, with
-    `everysec` all but the last second of a power loss. A failover may lose what no replica had; `wait` bounds that.
+    `everysec` all but the last two seconds. A failover may lose what no replica had; `wait` bounds that.
     Shared by: any number of processes and hosts. An object belongs to the event loop and the process that opened it.
     Limits: memory of the server; 512 MB an item.
     """
@@ -88,6 +88,7 @@ class RedisJournal(Journal):
         self._route = route_of(client, timeout, max_connections)
         self._keys = Keys(namespace, cluster=self._route.cluster)
         self._ttl = 0 if ttl is None else max(1, round(ttl * 1000))
+        self._script = WRITE_EXPIRING if self._ttl else WRITE
         self._strict = strict
         self._acknowledged = Acknowledgement(wait, waitaof, timeout)
         self._seen = LastSeen()
@@ -113,12 +114,13 @@ class RedisJournal(Journal):
             raise StoreClosedError(self.title)
         if self._home is not None:
             return
-        call = Call("open", self.namespace, self.title)
-        replies = await self._route.ask_all(call, QUESTIONS)
-        settings = [Settings.read(each, call) for each in replies]
-        for one in settings:
-            one.check(self.title, strict=self._strict, expiring=self._ttl > 0, waitaof=self._acknowledged.waitaof)
-        self.capabilities = replace(self.capabilities, durable=all(one.appends for one in settings))
+        try:
+            durable = await self._look_at_settings()
+        except BaseException:
+            if self._clients is not None:
+                await self._clients.close()
+            raise
+        self.capabilities = replace(self.capabilities, durable=durable)
         self._home = os.getpid(), asyncio.get_running_loop()
 
     async def close(self) -> None:
@@ -143,8 +145,8 @@ class RedisJournal(Journal):
         if not found:
             return None
         where = self._where(key)
-        info, rewritten = read_head(key.id, found[0], where)
-        self._look_back(key, known, digits(info.created_at), info.version)
+        info, rewritten, birth = read_head(key.id, found[0], where)
+        self._look_back(key, known, birth, info.version)
         start = min(after, info.count) if last is None else max(0, info.count - last)
         stop = info.count if limit is None else min(info.count, start + limit)
         if len(found) - 1 != stop - start:
@@ -155,23 +157,23 @@ class RedisJournal(Journal):
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Run one script, and wait for replicas and disk if that was asked for."""
         call = self._call("write", ", ".join(operation.key.id for operation in operations), writes=True)
-        keys = [name for operation in operations for name in self._keys.of(operation.key)]
+        keys = [name for operation in operations for name in self._keys.of(operation.key, expiring=self._ttl > 0)]
         if self._ttl:
             keys += self._keys.conversation(operations[0].key.id)
         given = [b"%d" % len(operations), b"%d" % self._ttl, self._keys.prefix.encode()]
         known = [self._seen.of(operation.key) for operation in operations]
         given += [part for each in zip(operations, known, strict=True) for part in arguments(*each)]
-        reply, *confirmations = await WRITE.run(self._route, call, keys, given, self._acknowledged.commands)
+        reply, *confirmations = await self._script.run(self._route, call, keys, given, self._acknowledged.commands)
         kind, *rest = answered(reply, call)
         if kind != b"ok":
             number = int(rest[0]) - 1
             raise self._refusal(kind, operations[number], known[number], rest[1:])
         versions = tuple(int(version) for version in rest[::2])
-        for operation, version, created in zip(operations, versions, rest[1::2], strict=True):
+        for operation, version, birth in zip(operations, versions, rest[1::2], strict=True):
             if isinstance(operation, Delete):
                 self._seen.forget(operation.key)
             else:
-                self._seen.note(operation.key, created, version)
+                self._seen.note(operation.key, birth, version)
         self._acknowledged.check(confirmations, call)
         return versions
 
@@ -190,6 +192,14 @@ class RedisJournal(Journal):
         listing = Listing(part, group, status, before, order)
         return await Pages(self._route, self._keys, listing, self._call("scan", part.value)).read(after, limit)
 
+    async def _look_at_settings(self) -> bool:
+        """Warn of settings that may lose data, or refuse them; say whether what is acknowledged is kept."""
+        call = Call("open", self.namespace, self.title)
+        settings = [Settings.read(replies, call) for replies in await self._route.ask_all(call, QUESTIONS)]
+        for one in settings:
+            one.check(self.title, strict=self._strict, expiring=self._ttl > 0, waitaof=self._acknowledged.waitaof)
+        return all(one.appends for one in settings)
+
     def _call(self, operation: str, key: str, *, writes: bool = False) -> Call:
         """Return a call, if calls may be made from here."""
         if self._closed or self._home is None:
@@ -204,13 +214,13 @@ class RedisJournal(Journal):
     def _where(self, key: Key) -> str:
         return f"{self.title}: {key.part} {key.id}"
 
-    def _look_back(self, key: Key, known: bytes, created: bytes, version: int) -> None:
+    def _look_back(self, key: Key, known: bytes, birth: bytes, version: int) -> None:
         """Raise if the journal was newer before the call, else remember what it is at."""
-        once = newer(known, created, version)
+        once = newer(known, birth, version)
         if once is not None:
             problem = f"it went back from version {once} to {version}: a failover lost writes"
             raise StoreCorruptedError(self._where(key), problem)
-        self._seen.note(key, created, version)
+        self._seen.note(key, birth, version)
 
     def _refusal(self, kind: bytes, operation: Operation, known: bytes, facts: Sequence[bytes]) -> StoreError:
         """Return the error for a script that refused an operation. Nothing was written."""
@@ -219,7 +229,7 @@ class RedisJournal(Journal):
             return SchemaVersionError(self._where(key), int(facts[0]), FORMAT)
         if kind == b"damaged":
             return StoreCorruptedError(self._where(key), "its head and its items do not belong together")
-        actual, created = int(facts[0]), facts[1]
+        actual, birth = int(facts[0]), facts[1]
         if actual:
-            self._look_back(key, known, created, actual)
+            self._look_back(key, known, birth, actual)
         return VersionConflictError(key.id, operation.expected_version, actual)

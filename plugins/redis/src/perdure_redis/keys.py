@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from perdure.backend import Part, conversation_of
@@ -53,12 +53,17 @@ class Keys:
         """Return the key of the list of what is due to expire."""
         return f"{self.prefix}{f'{{{tag}}}:' if tag else ''}due:{part}".encode()
 
-    def of(self, key: Key) -> tuple[bytes, bytes, bytes]:
-        """Return the keys that a write of a journal touches."""
+    def of(self, key: Key, *, expiring: bool) -> tuple[bytes, ...]:
+        """Return the keys that a write of a journal touches; `expiring`: there is a time to live."""
         tag = self.index_tag(key.id)
-        return self.journal(key.part, key.id), self.index(key.part, tag), self.due(key.part, tag)
+        touched = self.journal(key.part, key.id), self.index(key.part, tag)
+        return (*touched, self.due(key.part, tag)) if expiring else touched
 
 
+@lru_cache(maxsize=4096)
 def tag_of(name: str) -> str:
     """Return the hash tag of the conversation that an id belongs to: a digest, the same that the scripts make."""
-    return TAGS[(zlib.adler32(conversation_of(name).encode()) >> 16) % len(TAGS)]
+    digest = 0
+    for byte in conversation_of(name).encode():
+        digest = (31 * digest + byte) % 65521
+    return TAGS[digest % len(TAGS)]

@@ -11,19 +11,19 @@ LIMIT = 10_000
 
 
 class LastSeen:
-    """Creation and version of the journals that were used last; those used long ago are forgotten."""
+    """Birth and version of the journals that were used last; those used long ago are forgotten."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         """Remember so many journals at the most."""
         self._limit = limit
         self._known: dict[Key, tuple[bytes, int]] = {}
 
-    def note(self, key: Key, created: bytes, version: int) -> None:
+    def note(self, key: Key, birth: bytes, version: int) -> None:
         """Remember what a journal is at; an older version of the same journal, from a reply that was late, is not news."""
         known = self._known.pop(key, None)
-        if known is not None and known[0] == created:
+        if known is not None and known[0] == birth:
             version = max(version, known[1])
-        self._known[key] = created, version
+        self._known[key] = birth, version
         if len(self._known) > self._limit:
             del self._known[next(iter(self._known))]
 
@@ -34,16 +34,16 @@ class LastSeen:
     def of(self, key: Key) -> bytes:
         """Return what is known, as `write.lua` takes it."""
         known = self._known.get(key)
-        return b"" if known is None else b"%s%d" % known
+        return b"" if known is None else b"%s %d" % known
 
 
-def newer(known: bytes, created: bytes, version: int) -> int | None:
+def newer(known: bytes, birth: bytes, version: int) -> int | None:
     """Return the version that a journal had before a call, if that is higher than what the call found.
 
     Args:
         known: What `LastSeen.of` returned before the call was sent; what came to be known meanwhile proves nothing.
-        created: When the journal that was found was created.
+        birth: Which journal was found.
         version: What it is at.
     """
-    before = int(known[len(created) :] or b"0") if known.startswith(created) else 0
-    return before if before > version else None
+    known_birth, _, before = known.rpartition(b" ")
+    return int(before) if known_birth == birth and int(before) > version else None

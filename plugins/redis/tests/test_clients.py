@@ -1,0 +1,266 @@
+"""URLs, clients of one's own, loops and processes."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugins.redis.tests.servers import Server
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.sentinel import SentinelConnectionPool
+
+import perdure
+from perdure.backend import (
+    Append,
+    Head,
+    InvalidIdError,
+    Key,
+    Part,
+    StoreClosedError,
+    StoreUnavailableError,
+    StoreURL,
+    StoreURLError,
+    VersionConflictError,
+    WrongLoopError,
+)
+from perdure_redis.clients import clients_of
+from perdure_redis.journal import RedisJournal
+from perdure_redis.plugin import Options
+
+Maker = Callable[..., Append]
+anyio = pytest.mark.anyio
+
+
+def parsed(text: str) -> StoreURL:
+    url = StoreURL.parse(text)
+    return replace(url, options=Options.model_validate_strings(dict(url.query)))
+
+
+def connection_of(text: str) -> dict[str, Any]:
+    client = clients_of(parsed(text)).client
+    assert isinstance(client, Redis)
+    return dict(client.connection_pool.connection_kwargs) | {"class": client.connection_pool.connection_class.__name__}
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("redis://localhost", {"host": "localhost", "port": 6379, "db": 0, "username": None, "class": "Connection"}),
+        ("redis://u:p%40@h:1/3", {"host": "h", "port": 1, "db": 3, "username": "u", "password": "p@"}),
+        ("redis://[::1]:7/?db=2&protocol=2", {"host": "::1", "port": 7, "db": 2, "protocol": 2}),
+        (
+            "rediss://h?ca=/ca.pem&cert=/c.pem&cert_key=/k.pem",
+            {"class": "SSLConnection", "ssl_ca_certs": "/ca.pem", "ssl_certfile": "/c.pem", "ssl_keyfile": "/k.pem"},
+        ),
+        ("redis+unix:/run/r.sock?db=4", {"path": "/run/r.sock", "db": 4, "class": "UnixDomainSocketConnection"}),
+        ("redis+unix:///run/r.sock", {"path": "/run/r.sock", "db": 0}),
+    ],
+)
+def test_a_url_names_a_server(text: str, facts: dict[str, Any]) -> None:
+    found = connection_of(text)
+    assert {name: found.get(name) for name in facts} == facts
+    assert found["retry"].get_retries() == 0
+
+
+@anyio
+async def test_a_url_names_sentinels_and_clusters() -> None:
+    text = "redis+sentinel://u:p@a,b:2/mymaster/1?sentinel_password=s&tls=true"
+    clients = clients_of(parsed(text))
+    assert isinstance(clients.client, Redis)
+    pool = clients.client.connection_pool
+    assert isinstance(pool, SentinelConnectionPool)
+    assert (pool.service_name, pool.connection_kwargs["db"], pool.connection_kwargs["password"]) == ("mymaster", 1, "p")
+    sentinels = [client.connection_pool.connection_kwargs for client in clients.others]
+    assert [(one["host"], one["port"], one["password"]) for one in sentinels] == [("a", 26379, "s"), ("b", 2, "s")]
+    cluster = clients_of(parsed("redis+cluster://127.0.0.1:1,127.0.0.2")).client
+    assert isinstance(cluster, RedisCluster)
+    assert [(node.host, node.port) for node in cluster.startup_nodes] == [("127.0.0.1", 1), ("127.0.0.2", 6379)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis:localhost",
+        "redis://",
+        "redis://a,b",
+        "redis://h/x",
+        "redis://h/1?db=2",
+        "redis+unix://h/run",
+        "redis+unix:",
+        "redis+sentinel://h",
+        "redis+cluster://h/1",
+        "redis+cluster:",
+    ],
+)
+def test_a_url_that_lacks_something_is_refused(text: str) -> None:
+    with pytest.raises(StoreURLError):
+        clients_of(parsed(text))
+
+
+@pytest.mark.parametrize("option", ["ttl=0", "ttl=-1", "wait=-1", "timeout=0", "strict=2", "protocol=4", "retries=3"])
+@anyio
+async def test_an_option_that_means_nothing_is_refused(option: str) -> None:
+    with pytest.raises(StoreURLError, match=option.partition("=")[0]):
+        await perdure.open_store(f"redis://127.0.0.1:1?{option}")
+
+
+@anyio
+async def test_no_message_shows_a_password(server: Server) -> None:
+    for url in ("redis://u:geheim@127.0.0.1:1", f"redis://u:geheim@127.0.0.1:{server.port}"):
+        with pytest.raises(StoreUnavailableError) as caught:
+            await perdure.open_store(url)
+        assert "geheim" not in str(caught.value) + repr(caught.value.args)
+        assert caught.value.retryable == url.endswith(":1")
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("decode", [False, True])
+@anyio
+async def test_a_client_may_decode_and_speak_what_it_likes(
+    server: Server, namespace: str, append: Maker, protocol: int, decode: bool
+) -> None:
+    async with Redis(port=server.port, protocol=protocol, decode_responses=decode, encoding="latin-1") as client:
+        journal = RedisJournal(client, namespace=namespace, wait=0, ttl=1000)
+        await journal.open()
+        assert journal.capabilities.durable
+        item = bytes(range(256))
+        session = Append(Key(Part.SESSIONS, "s"), (item,), Head("\x80ä", "\udc80", item), None, append("s").at, 2**62)
+        await client.script_flush()
+        assert await journal.write([session]) == (2**62,)
+        assert await journal.write([session]) == (2**62 + 1,)
+        with pytest.raises(VersionConflictError) as caught:
+            await journal.write([replace(session, expected_version=5)])
+        assert caught.value.actual == 2**62 + 1
+        for found in (
+            await journal.read(session.key),
+            await journal.read(session.key, last=2),
+            await journal.read(session.key, after=0, limit=9),
+        ):
+            assert found is not None
+            assert (list(found.items), found.head) == ([item, item], session.head)
+        (listed,) = await journal.scan(
+            Part.SESSIONS, group="\x80ä", status="\udc80", before=None, order="recent", after=None, limit=2
+        )
+        assert (listed.version, listed.head) == (2**62 + 1, session.head)
+        await journal.close()
+        assert await client.ping()  # it is not ours to close
+
+
+@pytest.fixture
+async def narrow(server: Server) -> AsyncIterator[Redis]:
+    async with Redis(port=server.port, max_connections=2) as client:
+        yield client
+
+
+@anyio
+async def test_many_calls_share_few_connections(narrow: Redis, namespace: str, append: Maker) -> None:
+    journal = RedisJournal(narrow, namespace=namespace)
+    await journal.open()
+    written = await asyncio.gather(*(journal.write([append(f"s{number}", b"1", first=3)]) for number in range(50)))
+    assert written == [(3,)] * 50
+    assert len(narrow.connection_pool._available_connections) <= 2
+
+
+@anyio
+async def test_a_namespace_is_one(client: Redis) -> None:
+    for wrong in ("", "a:b", "a{b}", "a b", "a\n", "ä", "x" * 65):
+        with pytest.raises(InvalidIdError):
+            RedisJournal(client, namespace=wrong)
+
+
+@anyio
+async def test_one_namespace_may_begin_another(client: Redis, append: Maker, namespace: str) -> None:
+    short, long = RedisJournal(client, namespace=namespace[:20]), RedisJournal(client, namespace=namespace[:20] + "-1")
+    for number, journal in enumerate((short, long)):
+        await journal.open()
+        await journal.write([append("s", b"%d" % number, first=number + 1)])
+    for number, journal in enumerate((short, long)):
+        found = await journal.scan(Part.SESSIONS, group=None, status=None, before=None, order="id", after=None, limit=9)
+        assert [info.version for info in found] == [number + 1]
+
+
+@anyio
+async def test_a_journal_is_open_between_open_and_close(client: Redis, append: Maker) -> None:
+    journal = RedisJournal(client)
+    for state in ("not yet", "no more"):
+        for call in (journal.read(Key(Part.SESSIONS, "s")), journal.write([append("s")])):
+            with pytest.raises(StoreClosedError):
+                await call
+        if state == "not yet":
+            await journal.open()
+            await journal.open()
+            await journal.close()
+            await journal.close()
+    with pytest.raises(StoreClosedError):
+        await journal.open()
+
+
+def test_another_loop_is_told(server: Server, append: Maker) -> None:
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        journal = RedisJournal.from_url(StoreURL.parse(server.url))
+        first.run(journal.open())
+        with pytest.raises(WrongLoopError):
+            second.run(journal.write([append("s")]))
+        first.run(journal.close())
+
+
+def test_many_loops_leave_nothing_open(server: Server, append: Maker, namespace: str) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def use(number: int) -> None:
+        async with perdure.open_store(f"{server.url}?namespace={namespace}") as store:
+            await store.sessions.append(f"s{number}", [{"n": number}])
+
+    asyncio.run(use(0))
+    before = descriptors()
+    for number in range(1, 40):
+        asyncio.run(use(number))
+    assert descriptors() <= before
+
+
+SCRIPT = """
+import asyncio, os, sys
+from perdure.backend import *
+from perdure_redis.journal import RedisJournal
+async def main():
+    journal = RedisJournal.from_url(StoreURL.parse(sys.argv[1]))
+    await journal.open()
+    if sys.argv[2] == "leave":
+        print("open", flush=True)
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            await journal.read(Key(Part.SESSIONS, "s"))
+        except WrongLoopError as error:
+            print("child:", error.reason, flush=True)
+        await journal.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in range(3):
+        assert await journal.read(Key(Part.SESSIONS, "nobody")) is None
+    await journal.close()
+    print("parent: fine", flush=True)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize(
+    ("what", "printed"),
+    [
+        ("fork", ["child: was opened in another process, of which this one is a fork", "parent: fine"]),
+        ("leave", ["open"]),
+    ],
+)
+def test_a_process_that_forks_or_ends(server: Server, what: str, printed: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, server.url, what], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.splitlines(), done.returncode) == (printed, 0), done.stderr
