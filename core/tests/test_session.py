@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from perdure import Agent, AgentStore, Message, Session, ToolCall, Usage, open_s
 from perdure.errors import InvalidArgumentError, InvalidIdError, NotJsonError, RecordTooLargeError, SessionBusyError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.interception import Interception
+from perdure_conformance.manual_clock import TICK, ManualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -85,14 +88,29 @@ async def test_send_loads_by_itself(store: AgentStore) -> None:
     assert [message.text for message in model.calls[0].messages] == ["one", "re: one", "next"]
 
 
-async def test_a_conversation_that_lives_again_is_read_whole(store: AgentStore) -> None:
-    """Also when the clock has not moved between the two lives."""
+@pytest.mark.parametrize("by", ["clock", "version"])
+async def test_a_conversation_that_lives_again_is_read_whole(store: AgentStore, clock: ManualClock, by: str) -> None:
+    """A second life is told from the first by its creation, and where the clock stood still by its version."""
     session = agent(store).session("s")
     await session.send("one")
     assert await texts(session) == ["one", "re: one"]
+    seen = await store.sessions.load("s")
+    assert seen is not None
     await store.delete_session("s")
+    clock.advance(TICK if by == "clock" else timedelta(0))
+    await store.sessions.append("s", [], expected_version=0, version=seen.version + 1 if by == "clock" else None)
     for text in ("two", "three"):
         await agent(store).session("s").send(text)
+    assert await texts(session) == ["two", "re: two", "three", "re: three"]
+
+
+async def test_a_conversation_that_was_cleared_is_read_whole(store: AgentStore) -> None:
+    session, other = agent(store).session("s"), agent(store).session("s")
+    await session.send("one")
+    assert await texts(session) == ["one", "re: one"]
+    await other.clear()
+    for text in ("two", "three"):
+        await other.send(text)
     assert await texts(session) == ["two", "re: two", "three", "re: three"]
 
 
@@ -164,6 +182,19 @@ async def test_unknown_fields_and_foreign_records_are_kept(any_store: AgentStore
 
 DEEP: list[Any] = []
 DEEP.append(DEEP)
+
+
+async def test_unknown_fields_of_a_turn_journal_outlive_its_turns(any_store: AgentStore) -> None:
+    session = agent(any_store).session("s")
+    await session.send("one")
+    found = await any_store.checkpoints.load("s")
+    assert found is not None
+    head = replace(found.head, extra={"new": [1]})
+    await any_store.checkpoints.append("s", [], expected_version=found.version, head=head)
+    await session.send("two")
+    found = await any_store.checkpoints.load("s")
+    assert found is not None
+    assert found.head.extra == {"new": [1]}
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from core.tests.processes import everything
+from core.tests.processes import another, elsewhere, everything
 from core.tests.session_world import CALLS, FIRST, World, awaiting, elsewhere_running, finished, in_progress, ready
 
 from perdure import AgentStore
 from perdure.errors import SessionAwaitingApprovalError, SessionBusyError, SessionConflictError
+from perdure_conformance.interception import Died, at
 
 pytestmark = pytest.mark.anyio
 
@@ -248,6 +249,17 @@ async def test_elsewhere_refuses(world: World, call: str) -> None:
     assert caught.value.owner is not None
     assert caught.value.owner.startswith("elsewhere/")
     assert caught.value.until is not None
+    assert await everything(world.store) == before
+
+
+async def test_elsewhere_resolve_leaves_the_turn_to_its_owner(world: World) -> None:
+    approval_id = await awaiting(world)
+    await world.store.decide(approval_id, approved=True)
+    with pytest.raises(Died):
+        await world.by(another(world.store, at(1, "die-after"), process=elsewhere())).resume()
+    before = await everything(world.store)
+    result = await world.session.agent.approvals.resolve(approval_id, approved=True)
+    assert (result.finish_reason, result.approval_ids, world.paid) == ("awaiting-approval", (), [])
     assert await everything(world.store) == before
 
 

@@ -81,6 +81,14 @@ async def test_a_failed_turn_is_pending_in_this_process(less: AgentStore) -> Non
     assert (result.text, result.run_id) == ("done", pending.run_id)
 
 
+async def test_agents_of_one_bundle_share_its_turns(less: AgentStore) -> None:
+    with pytest.raises(ConnectionError):
+        await Agent(model=ScriptedModel([ConnectionError("no route")]), store=less).session("s").send("go")
+    result = await Agent(model=ScriptedModel(["done"]), store=less).resume("s")
+    assert result is not None
+    assert [message.text for message in result.messages] == ["go", "done"]
+
+
 async def test_discard_abort_and_order(less: AgentStore) -> None:
     reached, may_go_on = asyncio.Event(), asyncio.Event()
 
