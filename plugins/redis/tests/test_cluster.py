@@ -133,7 +133,8 @@ class handed_over:  # noqa: N801  # reason: reads as what it is
     def give(self, giver: Server, taker: Server) -> None:
         with giver.client() as client:
             keys: Any = client.execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, 1000)
-            client.delete(*keys)
+            if keys:
+                client.delete(*keys)
         for node in (taker, giver, *self.cluster.nodes):
             node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", self.cluster.node_id(taker))
 
