@@ -328,6 +328,46 @@ async def test_an_approved_call_that_is_repeated_keeps_its_edits(store: AgentSto
     assert calls == [("bob", 1), ("bob", 2)]
 
 
+async def test_a_store_that_is_away_when_a_tool_ends_leaves_no_doubt(store: AgentStore) -> None:
+    """What became of the call goes out with the append that gives the turn up."""
+    paid: list[str] = []
+
+    @tool
+    def pay() -> str:
+        paid.append("ann")
+        return "paid"
+
+    async def before(call: Call) -> None:
+        if paid and not failed:
+            failed.append(call)
+            raise StoreUnavailableError("write", "key", "away")
+
+    failed: list[Call] = []
+    agent = Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done"]), tools=[pay])
+    with pytest.raises(StoreUnavailableError):
+        await agent.session("s", store=another(store, Interception(before=before))).send("go")
+    result = await agent.session("s", store=store).resume()
+    assert result is not None
+    assert (result.text, paid, len(failed)) == ("done", ["ann"], 1)
+
+
+async def test_a_tool_that_is_idempotent_by_now_runs_again_unasked(store: AgentStore) -> None:
+    paid: list[int] = []
+
+    def agent(used: AgentStore, *, idempotent: bool) -> Agent:
+        @tool(idempotent=idempotent, in_doubt="ask")
+        def pay() -> str:
+            paid.append(len(paid))
+            return "paid"
+
+        return Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done"]), tools=[pay], store=used)
+
+    await die_at(store, 4, lambda used: agent(used, idempotent=False).session("s").send("go"))
+    result = await agent(store, idempotent=True).session("s").resume()
+    assert result is not None
+    assert (result.text, paid) == ("done", [0])
+
+
 async def test_a_tool_that_says_it_failed_is_not_in_doubt(store: AgentStore) -> None:
     fails, attempts = [True], []
 

@@ -261,6 +261,29 @@ async def test_a_running_turn_renews_its_lease_by_itself(store: AgentStore) -> N
     assert renewed.head.owner == before.head.owner
 
 
+async def test_heartbeats_go_on_after_the_store_was_away(store: AgentStore) -> None:
+    away: list[Call] = []
+    beaten = asyncio.Event()
+
+    async def before(call: Call) -> None:
+        if owner.entered.is_set() and not away:
+            away.append(call)
+            raise StoreUnavailableError("write", KEY, "away")
+
+    async def after(_: Call) -> None:
+        if away:
+            beaten.set()
+
+    often = Lease(heartbeat=timedelta(milliseconds=1))
+    owner = Host(store, lease=often, interception=Interception(before=before, after=after))
+    async with owner.running():
+        owner.clock.advance(timedelta(seconds=1))
+        await beaten.wait()
+        found = await store.checkpoints.load(KEY)
+    assert found is not None
+    assert found.head.lease_expires_at == owner.clock.now() + LEASE.length
+
+
 @pytest.mark.parametrize("slow", ["read", "write"])
 async def test_a_lease_that_ran_out_meanwhile_is_renewed_right_before_a_tool(store: AgentStore, slow: str) -> None:
     """A read takes a minute, or the very write that starts the tool: by the owner's own clock its lease is over."""

@@ -204,6 +204,19 @@ async def test_an_unknown_outcome_is_repeated_and_lands_once(store: AgentStore, 
         assert (await load(store)).entries == ()
 
 
+async def test_the_write_of_another_is_not_taken_for_one_of_unknown_outcome(store: AgentStore) -> None:
+    async def before(call: Call) -> None:
+        if call.number == 2:
+            found = await load(store)
+            await store.checkpoints.append("s", [], expected_version=found.version, head=replace(found.head, owner="x"))
+            raise OutcomeUnknownError("write", "s")
+
+    journal = await take(another(store, Interception(before=before)))
+    with pytest.raises(OwnershipLostError):
+        await journal.append([{"n": 1}])
+    assert [entry.get("n") for entry in (await load(store)).entries] == [None]
+
+
 async def test_two_unknown_outcomes_are_reported(store: AgentStore) -> None:
     async def before(call: Call) -> None:
         if call.number > 1:

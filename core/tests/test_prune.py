@@ -296,6 +296,34 @@ async def test_a_turn_started_between_look_and_claim_stays(store: AgentStore, cl
     assert len(await agent(store).session("s").load()) == 6
 
 
+async def test_a_claim_that_is_fenced_off_stops_nothing_else(store: AgentStore, clock: ManualClock) -> None:
+    for session_id in ("s", "t"):
+        await paid(store, session_id)
+    clock.advance(WEEK + TICK)
+
+    async def before(call: Call) -> None:
+        if call.number == 2:  # the proof that "s" is still claimed
+            await another(store).delete_session("s", force=True)
+
+    report = await another(store, Interception(before=before)).prune(older_than=WEEK)
+    assert (report.sessions, report.kept) == (("t",), {"s": "it was written to meanwhile"})
+    assert await everything(store) == NOTHING
+
+
+async def test_a_deletion_that_was_begun_is_finished_whatever_came_since(store: AgentStore, clock: ManualClock) -> None:
+    approval_id = await paid(store, "s")
+    await die_at(store, 3, lambda used: used.delete_session("s"))  # the claim, the proof, the approval
+    clock.advance(WEEK + TICK)
+
+    async def before(call: Call) -> None:
+        if call.number == 1:  # the claim
+            await store.sessions.append("s", [{"late": 1}])
+
+    report = await another(store, Interception(before=before)).prune(older_than=WEEK)
+    assert (report.sessions, report.kept, await store.approvals.get(approval_id)) == (("s",), {}, None)
+    assert await everything(store) == NOTHING
+
+
 async def test_an_orphan_that_is_decided_meanwhile_stays_for_once(store: AgentStore, clock: ManualClock) -> None:
     await store.approvals.create(Approval("gone.turn-1.s0.c0", "gone.turn-1", "c1", "pay", {}, clock.now()))
     clock.advance(WEEK + TICK)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from core.tests.processes import another, elsewhere, everything
+from core.tests.processes import another, die_at, elsewhere, everything
 from core.tests.session_world import CALLS, FIRST, World, awaiting, elsewhere_running, finished, in_progress, ready
 
 from perdure import AgentStore
 from perdure.errors import SessionAwaitingApprovalError, SessionBusyError, SessionConflictError
-from perdure_conformance.interception import Died, at
+from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio
 
@@ -145,6 +145,24 @@ async def test_ready_send(world: World) -> None:
     assert await world.texts() == [*FIRST, "pay ann", "", "paid ann", "re: paid ann", "next", "re: next"]
 
 
+async def test_ready_once_resumed_waits_for_nothing(world: World) -> None:
+    await ready(world)
+    await die_at(world.store, 1, lambda store: world.by(store).resume())
+    pending = await world.session.pending()
+    assert pending is not None
+    assert (pending.status, list(pending.approval_ids)) == ("in-progress", [])
+
+
+async def test_ready_is_not_written_over_a_turn_that_went_on(world: World) -> None:
+    async def before(call: Call) -> None:
+        if call.number == 2:  # after the decision
+            await world.session.resume()
+
+    approval_id = await awaiting(world)
+    await another(world.store, Interception(before=before)).decide(approval_id, approved=True)
+    assert (await world.status(), world.paid) == ("idle", ["ann"])
+
+
 async def test_ready_clear_and_discard_run_nothing(world: World) -> None:
     await ready(world)
     await world.session.clear()
@@ -201,6 +219,27 @@ async def test_finished_in_conflict_stays_until_the_user_decides(world: World) -
         with pytest.raises(SessionConflictError):
             await call()
     assert await world.texts() == [*FIRST, "other"]
+
+
+async def test_a_transcript_that_was_rewritten_is_a_conflict(world: World) -> None:
+    await finished(world)
+    seen = await world.store.sessions.load("s")
+    assert seen is not None
+    other = {"kind": "message", "message": {"role": "user", "content": "other"}}
+    await world.store.sessions.replace("s", [other] * seen.count, expected_version=seen.version)
+    with pytest.raises(SessionConflictError):
+        await world.session.resume()
+    assert await world.texts() == ["other", "other"]
+
+
+async def test_a_turn_whose_transcript_was_rewritten_does_not_go_on(world: World) -> None:
+    await ready(world)
+    await world.store.sessions.replace("s", [], expected_version=None)
+    with pytest.raises(SessionConflictError):
+        await world.session.resume()
+    assert world.paid == []
+    assert await world.session.resume(rebase=True) is not None
+    assert (world.paid, await world.texts()) == (["ann"], ["pay ann", "", "paid ann", "re: paid ann"])
 
 
 async def test_finished_in_conflict_rebased(world: World) -> None:

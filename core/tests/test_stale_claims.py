@@ -11,7 +11,7 @@ from core.tests.session_world import CALLS, FIRST, World, awaiting, finished, in
 
 from perdure import AgentStore
 from perdure.conversation import Claim, settle
-from perdure.errors import SessionBusyError
+from perdure.errors import SessionBusyError, SessionConflictError
 from perdure.ownership import OwnershipLostError
 from perdure_conformance.interception import Call, Died, Interception, at
 
@@ -160,6 +160,27 @@ async def test_a_clearing_that_is_undone_leaves_the_decisions_of_its_turn(world:
     result = await world.session.resume()
     assert result is not None
     assert (result.finish_reason, world.paid) == ("stop", ["ann"])
+
+
+async def test_a_clearing_that_another_undid_says_so(world: World) -> None:
+    async def before(call: Call) -> None:
+        if call.number == 2:  # the proof
+            await world.session.update_state(lambda _: {"title": "a title"})
+            await settle(world.store, "s", force=True)
+
+    with pytest.raises(SessionConflictError):
+        await world.by(another(world.store, Interception(before=before))).clear()
+    assert await world.texts() == FIRST
+    assert await world.status() == "idle"
+
+
+async def test_a_clearing_that_another_finished_is_done(world: World) -> None:
+    async def before(call: Call) -> None:
+        if call.number == 2:  # the proof
+            await settle(world.store, "s", force=True)
+
+    await world.by(another(world.store, Interception(before=before))).clear()
+    assert (await world.texts(), await world.status()) == ([], "idle")
 
 
 async def test_undoing_a_clearing_may_die_too(world: World) -> None:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from core.tests.plain_sessions import PlainSessions
+from core.tests.processes import another
 
-from perdure import Agent, AgentStore, ToolCall, tool
+from perdure import Agent, AgentStore, ToolCall, open_store, tool
+from perdure.contracts.checkpoints import CheckpointHead, CheckpointReplace
+from perdure.contracts.sessions import SessionAppend
 from perdure.errors import (
     InvalidArgumentError,
     SessionConflictError,
@@ -164,3 +167,13 @@ async def test_what_a_plain_store_cannot_do_is_said_before_anything_is_changed(c
 async def test_a_bundle_without_sessions(store: AgentStore) -> None:
     with pytest.raises(UnsupportedOperationError, match="sessions"):
         Agent(model=ScriptedModel([]), store=AgentStore(checkpoints=store.checkpoints))
+
+
+async def test_a_bundle_is_atomic_within_one_journal_that_says_so(store: AgentStore) -> None:
+    async with open_store("memory:") as other:
+        two = AgentStore(sessions=store.sessions, checkpoints=other.checkpoints)
+        split = another(store, atomic=False)
+        assert (store.atomic, two.atomic, split.atomic) == (True, False, False)
+        for bundle in (two, split):
+            with pytest.raises(UnsupportedOperationError, match="atomic"):
+                await bundle.write(SessionAppend("s", []), CheckpointReplace("s", [], CheckpointHead("idle"), None))
