@@ -351,6 +351,21 @@ async def test_a_store_that_is_away_when_a_tool_ends_leaves_no_doubt(store: Agen
     assert (result.text, paid, len(failed)) == ("done", ["ann"], 1)
 
 
+async def test_each_attempt_in_doubt_is_a_question_of_its_own(store: AgentStore) -> None:
+    def session(used: AgentStore) -> Session:
+        pay = tool(name="pay", in_doubt="ask")(lambda: "paid")
+        return Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done"]), tools=[pay], store=used).session("s")
+
+    await die_at(store, 4, lambda used: session(used).send("go"))
+    for attempt in (1, 2):
+        asked = await session(store).resume()
+        assert asked is not None
+        (question,) = asked.approval_ids
+        assert question.endswith(f".s0.c0.d{attempt}")
+        await store.decide(question, approved=True)
+        await die_at(store, 2, lambda used: session(used).resume())
+
+
 async def test_a_tool_that_is_idempotent_by_now_runs_again_unasked(store: AgentStore) -> None:
     paid: list[int] = []
 

@@ -17,6 +17,8 @@ from perdure.errors import (
     SessionConflictError,
     TurnFailedError,
     UnsupportedOperationError,
+    VersionConflictError,
+    WrongLoopError,
 )
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.manual_clock import ManualClock
@@ -42,6 +44,30 @@ async def test_turns_that_have_ended_take_no_memory(store: AgentStore) -> None:
         assert (await agent.session(name).send("hello")).text == "re: hello"
     assert agent.store is not None
     assert (await agent.store.checkpoints.list()).items == ()
+
+
+async def test_turns_in_memory_are_compared_and_set(store: AgentStore) -> None:
+    agent = Agent(model=FunctionModel(echo), store=AgentStore(sessions=store.sessions))
+    assert agent.store is not None
+    turns, head = agent.store.checkpoints, CheckpointHead("idle", session_id="s")
+    version = await turns.append("s", [], expected_version=0, head=head)
+    for expected in (0, version + 1):
+        with pytest.raises(VersionConflictError):
+            await turns.append("s", [], expected_version=expected, head=head)
+        with pytest.raises(VersionConflictError):
+            await turns.replace("s", [], expected_version=expected, head=head)
+        with pytest.raises(VersionConflictError):
+            await turns.delete("s", expected_version=expected)
+    assert await turns.append("s", [], expected_version=version, head=head) == version + 1
+
+
+async def test_a_third_partys_store_is_not_used_in_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = PlainSessions()
+    assert await sessions.load("s") is None
+    with monkeypatch.context() as forked:
+        forked.setattr("perdure.contracts.store.os.getpid", lambda: -1)
+        with pytest.raises(WrongLoopError, match="fork"):
+            await sessions.load("s")
 
 
 async def test_turns_and_what_is_read_back(less: AgentStore) -> None:
