@@ -110,18 +110,20 @@ def test_refused_with_its_place_and_without_its_value(value: Any) -> None:
     assert "Decimal('1.10')" not in str(caught.value)
 
 
-def nested(depth: int) -> Any:
+def nested(depth: int, innermost: type = dict) -> Any:
     value: Any = 1
-    for level in range(depth):
+    for level in range(depth) if innermost is dict else range(1, depth + 1):
         value = [value] if level % 2 else {"x": value}
     return value
 
 
-def test_depth() -> None:
-    assert same(codec.decode(codec.encode(nested(codec.MAX_DEPTH))), nested(codec.MAX_DEPTH))
+@pytest.mark.parametrize("innermost", [dict, list])
+def test_depth(innermost: type) -> None:
+    deepest = nested(codec.MAX_DEPTH, innermost)
+    assert same(codec.decode(codec.encode(deepest)), deepest)
     for depth in (codec.MAX_DEPTH + 1, 1_000):
         with pytest.raises(NotJsonError, match="nested deeper"):
-            codec.encode(nested(depth))
+            codec.encode(nested(depth, innermost))
 
 
 def test_cycles() -> None:

@@ -374,11 +374,17 @@ async def test_stand_alone_stores(store: AgentStore, clock: ManualClock) -> None
     approval_id = await paid(store, "s")
     pending = await agent(store).session("t").send("pay")
     clock.advance(WEEK + TICK)
-    report = await AgentStore(sessions=store.sessions, clock=clock).prune(older_than=WEEK)
-    assert report == PruneReport(False, ("s", "t"))
+    sessions, approvals = (
+        AgentStore(sessions=store.sessions, clock=clock),
+        AgentStore(approvals=store.approvals, clock=clock),
+    )
+    before = await everything(store)
+    assert await sessions.prune(older_than=WEEK, dry_run=True) == PruneReport(True, ("s", "t"))
+    assert await approvals.prune(older_than=WEEK, dry_run=True) == PruneReport(True, approvals=(approval_id,))
+    assert await everything(store) == before
+    assert await sessions.prune(older_than=WEEK) == PruneReport(False, ("s", "t"))
     assert (await store.sessions.list()).items == ()
-    report = await AgentStore(approvals=store.approvals, clock=clock).prune(older_than=WEEK)
-    assert report == PruneReport(False, approvals=(approval_id,))
+    assert await approvals.prune(older_than=WEEK) == PruneReport(False, approvals=(approval_id,))
     left = (await store.approvals.list()).items
     assert [approval.id for approval in left] == list(pending.approval_ids)
 

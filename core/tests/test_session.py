@@ -14,7 +14,7 @@ from core.tests.processes import another, everything, writes_nothing
 from perdure import Agent, AgentStore, Message, Session, ToolCall, Usage, open_store, safe_id, tool
 from perdure.errors import InvalidArgumentError, InvalidIdError, NotJsonError, RecordTooLargeError, SessionBusyError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure_conformance.interception import Interception
+from perdure_conformance.interception import Call, Interception
 from perdure_conformance.manual_clock import TICK, ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +102,18 @@ async def test_a_conversation_that_lives_again_is_read_whole(store: AgentStore, 
     for text in ("two", "three"):
         await agent(store).session("s").send(text)
     assert await texts(session) == ["two", "re: two", "three", "re: three"]
+
+
+async def test_records_that_come_in_right_before_the_opening_are_part_of_the_base(store: AgentStore) -> None:
+    async def before(call: Call) -> None:
+        if call.number == 1:  # the opening
+            record = {"kind": "message", "message": {"role": "user", "content": "between"}}
+            await store.sessions.append("s", [record])
+
+    await agent(store).session("s").send("one")
+    model = ScriptedModel(["unused", "yes"])
+    await Agent(model=model, store=another(store, Interception(before=before))).session("s").send("two")
+    assert [message.text for message in model.calls[0].messages] == ["one", "re: one", "between", "two"]
 
 
 async def test_a_conversation_that_was_cleared_is_read_whole(store: AgentStore) -> None:
