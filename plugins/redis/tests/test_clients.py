@@ -224,6 +224,18 @@ def test_many_loops_leave_nothing_open(server: Server, append: Maker, namespace:
     assert descriptors() <= before
 
 
+@anyio
+async def test_calls_under_way_end_when_the_store_is_closed(server: Server, append: Maker, namespace: str) -> None:
+    journal = RedisJournal.from_url(StoreURL.parse(f"{server.url}?namespace={namespace}"))
+    await journal.open()
+    writing = [asyncio.create_task(journal.write([append(f"s{number}", b"1", first=2)])) for number in range(20)]
+    await asyncio.sleep(0)
+    await journal.close()
+    assert await asyncio.gather(*writing) == [(2,)] * 20
+    with pytest.raises(StoreClosedError):
+        await journal.write([append("s")])
+
+
 SCRIPT = """
 import asyncio, os, sys
 from perdure.backend import *

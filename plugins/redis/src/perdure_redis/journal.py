@@ -59,7 +59,7 @@ class RedisJournal(Journal):
 
     def __init__(
         self,
-        client: Client,
+        client: Client | Clients,
         *,
         namespace: str = "default",
         timeout: float = 10.0,
@@ -72,7 +72,8 @@ class RedisJournal(Journal):
         """Use a client, which stays the caller's to close.
 
         Args:
-            client: A `redis.asyncio.Redis` or `RedisCluster`, however it decodes and whatever protocol it speaks.
+            client: A `redis.asyncio.Redis` or `RedisCluster`, however it decodes and whatever protocol it speaks. That of a
+                URL comes as `Clients`, and is closed with the journal.
             namespace: The tenant.
             timeout: How long a call may take, in seconds.
             wait: How many replicas must have a write.
@@ -85,14 +86,15 @@ class RedisJournal(Journal):
             raise InvalidIdError("namespace", namespace, "1 to 64 characters of A-Z a-z 0-9 _ -")
         self.namespace = namespace
         self.title = "redis"
-        self._route = route_of(client, timeout, max_connections)
+        self._clients = client if isinstance(client, Clients) else None
+        used = client.client if isinstance(client, Clients) else client
+        self._route = route_of(used, timeout, max_connections, own=isinstance(client, Clients))
         self._keys = Keys(namespace, cluster=self._route.cluster)
         self._ttl = 0 if ttl is None else max(1, round(ttl * 1000))
         self._script = WRITE_EXPIRING if self._ttl else WRITE
         self._strict = strict
         self._acknowledged = Acknowledgement(wait, waitaof, timeout)
         self._seen = LastSeen()
-        self._clients: Clients | None = None
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._closed = False
 
@@ -100,10 +102,8 @@ class RedisJournal(Journal):
     def from_url(cls, url: StoreURL) -> RedisJournal:
         """Make the journal that a URL names."""
         options = url.options if isinstance(url.options, Options) else Options()
-        clients = clients_of(url)
         kept = options.model_dump(include={"timeout", "wait", "waitaof", "strict", "ttl", "max_connections"})
-        journal = cls(clients.client, namespace=url.namespace, **kept)
-        journal._clients = clients
+        journal = cls(clients_of(url), namespace=url.namespace, **kept)
         place = ",".join(str(host) for host in url.hosts) + url.path
         journal.title = f"{url.scheme}:{'//' if url.hosts else ''}{place}"
         return journal
@@ -117,8 +117,7 @@ class RedisJournal(Journal):
         try:
             durable = await self._look_at_settings()
         except BaseException:
-            if self._clients is not None:
-                await self._clients.close()
+            await self._disconnect()
             raise
         self.capabilities = replace(self.capabilities, durable=durable)
         self._home = os.getpid(), asyncio.get_running_loop()
@@ -126,9 +125,13 @@ class RedisJournal(Journal):
     async def close(self) -> None:
         """Close the connections that a URL opened. A client that was handed in stays open."""
         self._closed = True
-        clients, self._clients = self._clients, None
-        if clients is not None and self._home in (None, (os.getpid(), asyncio.get_running_loop())):
-            await clients.close()
+        if self._home in (None, (os.getpid(), asyncio.get_running_loop())):  # elsewhere they are not ours to touch
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        await self._route.close()
+        if self._clients is not None:
+            await self._clients.close()
 
     async def read(
         self, key: Key, *, after: int = 0, limit: int | None = None, last: int | None = None

@@ -113,6 +113,9 @@ class Route(ABC):
     @abstractmethod
     async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]: ...
 
+    async def close(self) -> None:  # noqa: B027  # reason: most have none
+        """Close the connections that are not the client's."""
+
     @abstractmethod
     async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         """Send commands to each server that holds keys, and return the replies of each."""
@@ -163,6 +166,38 @@ class SingleRoute(Route):
 
     async def _release(self, source: Any, connection: Any) -> None:
         await source.release(connection)
+
+
+class OwnRoute(SingleRoute):
+    """One server, over connections that nobody else uses. A pool's books, for each call, would cost a quarter of a write."""
+
+    _idle: list[Any] | None = None
+
+    async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
+        """Ask the server; from now on connections are kept."""
+        self._idle = []
+        return await super().ask_all(call, commands)
+
+    async def _acquire(self, source: Any) -> Any:
+        connection = self._idle.pop() if self._idle else source.make_connection()
+        try:
+            await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def _release(self, source: Any, connection: Any) -> None:
+        if self._idle is None:
+            await connection.disconnect()
+        else:
+            self._idle.append(connection)
+
+    async def close(self) -> None:
+        """Close the connections; those in use are closed when their calls end."""
+        idle, self._idle = self._idle, None
+        for connection in idle or ():
+            await connection.disconnect()
 
 
 class ClusterRoute(Route):
@@ -238,11 +273,12 @@ class ClusterRoute(Route):
         source.release(connection)
 
 
-def route_of(client: Client, timeout: float, limit: int) -> Route:
-    """Return the route of a client; never more calls go on at once than it has connections."""
+def route_of(client: Client, timeout: float, limit: int, *, own: bool) -> Route:
+    """Return the route of a client; never more calls go on at once than it has connections. `own`: nobody else uses it."""
     if isinstance(client, RedisCluster):
         return ClusterRoute(client, timeout, limit)
-    return SingleRoute(client, timeout, min(limit, client.connection_pool.max_connections))
+    kind = OwnRoute if own else SingleRoute
+    return kind(client, timeout, min(limit, client.connection_pool.max_connections))
 
 
 def answered(reply: Any, call: Call) -> Any:
