@@ -1,12 +1,14 @@
 """What calls cost, in system calls and bytes: the same in a long file as in a short one."""
 
+import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure.backend import Head
+from perdure.backend import Head, StoreCorruptedError
 from perdure_file.journal import FileJournal
 from perdure_file.lines import write_batch, write_opening
 
@@ -136,3 +138,38 @@ async def test_a_listing_reads_no_items(root: Path, disk: Any, op: Any) -> None:
     await journal.scan(op.key("").part, group=None, status=None, before=None, order="id", after=None, limit=2)
     assert disk.bytes_read <= 2 * (4096 + 512)
     await journal.close()
+
+
+@pytest.mark.parametrize(
+    "items", [[b"x" * (8 << 20)], [b"x" * 2000] * 4000, [b"x" * 100] * 40_000], ids=str.split("one some many")
+)
+async def test_loading_one_large_write_takes_the_memory_of_its_items_and_of_the_file(
+    journal: FileJournal, op: Any, items: list[bytes]
+) -> None:
+    written = [b'{"n":%d,"x":"%s"}' % (number, item) for number, item in enumerate(items)]
+    await journal.write([op.append("s", *written)])
+    tracemalloc.start()
+    try:
+        found = (await op.read(journal, "s")).items
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert list(found) == written
+    assert peak < 2.2 * sum(map(sys.getsizeof, written)) + (3 << 20)
+
+
+async def test_saying_where_a_damage_is_does_not_hold_the_file_in_memory(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path]
+) -> None:
+    for _ in range(5):
+        await journal.write([op.append("s", *[b'{"x":"%s"}' % (b"x" * 2000)] * 1000)])
+    content = file_of("s").read_bytes()
+    file_of("s").write_bytes(content[:-40] + b"?" + content[-39:])
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreCorruptedError, match="line 5006, "):
+            await op.read(journal, "s", limit=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 << 20

@@ -28,6 +28,9 @@ FORMAT = 1
 ITEM, BASE64, COMMIT = b'{"item":', b'{"base64":"', b'{"commit":'
 LONGEST_OPENING = 512
 
+_LARGE = 1 << 16
+"""A batch of so many bytes is not copied to take it apart."""
+
 _SEAL = len(',"check":"01234567"}\n')
 _SEALED = re.compile(rb',"check":"[0-9a-f]{8}"\}\Z')
 _SEALED_AND_MORE = re.compile(rb',"check":"[0-9a-f]{8}"\}.')
@@ -158,18 +161,34 @@ def read_commit(line: bytes) -> Commit:
         raise BadLineError(f"the commit cannot be read: {error}") from error
 
 
-def read_batch(batch: bytes, commit: Commit, offset: int) -> list[bytes]:
-    """Return the lines of a batch's items without their newlines, or raise `BadLineError`."""
+def read_batch(data: bytearray, start: int, stop: int, commit: Commit, offset: int) -> list[bytes]:
+    """Return the items of a batch, or raise `BadLineError`.
+
+    Args:
+        data: A piece of a file.
+        start: Where the lines of the items begin in it.
+        stop: Where they end.
+        commit: The commit that follows them.
+        offset: Where they begin in the file.
+    """
     if commit.offset != offset:
         raise BadLineError(f"the write that begins here belongs at offset {commit.offset}")
-    if crc32(batch) != int(commit.crc32, 16):
-        raise BadLineError("the items are not those that were written")
-    return batch.split(b"\n")[:-1]
+    with memoryview(data)[start:stop] as batch:
+        if crc32(batch) != int(commit.crc32, 16):
+            raise BadLineError("the items are not those that were written")
+        if len(batch) < _LARGE:
+            return [*map(read_item, bytes(batch).split(b"\n")[:-1])]
+        items, first = list[bytes](), start  # copied once, for they may be large
+        while start < stop:
+            end = data.find(b"\n", start, stop)
+            items.append(read_item(batch[start - first : end - first]))
+            start = end + 1
+        return items
 
 
-def read_item(line: bytes) -> bytes:
+def read_item(line: bytes | memoryview) -> bytes:
     """Return the item of a line that has been checked, without its newline."""
-    return line[len(ITEM) : -1] if line.startswith(ITEM) else b64decode(line[len(BASE64) : -2])
+    return bytes(line[len(ITEM) : -1]) if line[: len(ITEM)] == ITEM else b64decode(line[len(BASE64) : -2])
 
 
 def is_item(line: bytes) -> bool:

@@ -17,7 +17,6 @@ from perdure_file.lines import (
     is_torn,
     read_batch,
     read_commit,
-    read_item,
 )
 
 if TYPE_CHECKING:
@@ -102,13 +101,13 @@ class Log:
         if start >= stop:
             return items
         count = -1
-        for commit, lines in self.batches(self._before(tail, start), tail.end):
+        for commit, batch in self.batches(self._before(tail, start), tail.end):
             before = commit.count - commit.items
-            if len(lines) != commit.items or count not in (-1, before) or before < 0:
+            if len(batch) != commit.items or count not in (-1, before) or before < 0:
                 raise self.damaged(commit.offset, "the number of its items is not as it was written")
             count = commit.count
             if count > start:
-                items += map(read_item, lines[max(start - before, 0) : stop - before])
+                items += batch[max(start - before, 0) : stop - before]
             if count >= stop:
                 break
         if len(items) != stop - start:
@@ -116,34 +115,34 @@ class Log:
         return items
 
     def batches(self, offset: int, end: int) -> Iterator[tuple[Commit, list[bytes]]]:
-        """Read writes one after the other: each commit, with its items' lines."""
+        """Read writes one after the other: each commit, with its items. The memory is that of the largest, twice."""
         place = offset - 1  # the newline before it, so that a commit without items is found like any other
-        data, chunk = b"", NEAR
+        data, chunk, looked = bytearray(), NEAR, 0
         while offset < end:
-            size = min(max(chunk, len(data)), end - place - len(data))
-            more = self._disk.read(self.file, place + len(data), size)
+            more = self._disk.read(self.file, place + len(data), min(chunk, end - place - len(data)))
             chunk = min(2 * chunk, CHUNK)
             if not more:
                 raise self.damaged(offset, "the file was cut while it was read")
             data += more
-            whole = place + len(data) == end
-            position, mark = 1, data.find(_MARK)
-            while mark >= 0 and (newline := data.find(b"\n", mark + 1)) >= 0:
+            position = 1
+            while (mark := data.find(_MARK, looked)) >= 0 and (newline := data.find(b"\n", mark + 1)) >= 0:
                 try:
-                    commit = read_commit(data[mark + 1 : newline + 1])
-                    lines = read_batch(data[position : mark + 1], commit, offset)
+                    commit = read_commit(bytes(data[mark + 1 : newline + 1]))
+                    items = read_batch(data, position, mark + 1, commit, offset)
                 except BadLineError as error:
                     raise self.damaged(offset, str(error)) from error
-                yield commit, lines
-                offset, position = place + newline + 1, newline + 1
-                mark = data.find(_MARK, newline)
-            if whole and offset < end:
+                yield commit, items
+                offset, position, looked = place + newline + 1, newline + 1, newline
+            if place + len(data) == end and offset < end:
                 raise self.damaged(offset, "a commit is missing")
-            data, place = data[position - 1 :], offset - 1
+            looked = (mark if mark >= 0 else max(len(data) - len(_MARK), looked)) - (position - 1)
+            del data[: position - 1]
+            place = offset - 1
 
     def damaged(self, offset: int, problem: str) -> StoreCorruptedError:
         """Return the error of a damage at an offset."""
-        line = self._disk.read(self.file, 0, offset).count(b"\n") + 1
+        pieces = (self._disk.read(self.file, start, min(CHUNK, offset - start)) for start in range(0, offset, CHUNK))
+        line = 1 + sum(piece.count(b"\n") for piece in pieces)
         return StoreCorruptedError(f"{self.where}, line {line}, offset {offset}", problem)
 
     def _opening(self) -> int:
