@@ -16,7 +16,8 @@ from core.tests.processes import another, dead, elsewhere
 from perdure import AgentStore, Lease
 from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
-from perdure.ownership import OwnedJournal, Ownership, OwnershipLostError, Process, this_process, uninterrupted
+from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
+from perdure.ownership import Ownership, Process, this_process
 from perdure_conformance.interception import Call, Interception, at
 from perdure_conformance.manual_clock import ManualClock
 

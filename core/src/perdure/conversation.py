@@ -20,7 +20,7 @@ from perdure.errors import (
     SessionConflictError,
     VersionConflictError,
 )
-from perdure.ownership import OwnedJournal, OwnershipLostError
+from perdure.owned_journal import OwnedJournal, OwnershipLostError
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.conversation import Claim, approvals_of, journal_of, open_status
 from perdure.errors import InvalidArgumentError, VersionConflictError
-from perdure.ownership import OwnershipLostError
+from perdure.owned_journal import OwnershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
-    from perdure.ownership import OwnedJournal
+    from perdure.owned_journal import OwnedJournal
 
 
 class Commit:

@@ -21,7 +21,7 @@ from perdure.errors import (
     StoreError,
     VersionConflictError,
 )
-from perdure.ownership import OwnedJournal, OwnershipLostError, uninterrupted
+from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
 from perdure.runtime.commit import Commit
 from perdure.runtime.messages import messages_of, stamp
 from perdure.runtime.results import TurnResult, result_of, text_of

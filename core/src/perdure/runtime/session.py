@@ -34,7 +34,7 @@ from perdure.errors import (
     TurnFailedError,
     VersionConflictError,
 )
-from perdure.ownership import OwnedJournal, OwnershipLostError
+from perdure.owned_journal import OwnedJournal, OwnershipLostError
 from perdure.runtime.messages import Message, Usage, as_messages, stamp
 from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
 from perdure.runtime.runner import Runner, inside

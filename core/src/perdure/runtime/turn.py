@@ -24,7 +24,7 @@ from perdure.errors import (
     ToolOutcomeUnknownError,
 )
 from perdure.models import ModelRequest, respond
-from perdure.ownership import OwnershipLostError
+from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.messages import Message, stamp
 from perdure.runtime.tools import ToolArgumentsError, ToolContext, ToolResultError
 from perdure.runtime.turn_state import CallState, Step, TurnState, entry
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.models import ModelResponse
-    from perdure.ownership import OwnedJournal
+    from perdure.owned_journal import OwnedJournal
     from perdure.runtime.agent import Agent
     from perdure.runtime.tools import Tool
 

@@ -1,0 +1,333 @@
+"""A turn journal that this task owns, and the one queue through which all of its appends go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.contracts.store import draw_version
+from perdure.errors import (
+    OutcomeUnknownError,
+    PerdureError,
+    StoreError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from datetime import datetime, timedelta
+
+    from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, CheckpointInfo, CheckpointStore
+    from perdure.contracts.records import Record
+    from perdure.ownership import Ownership
+
+T = TypeVar("T")
+
+
+class OwnershipLostError(PerdureError):
+    """Somebody else took the turn journal; whoever held it stops without writing anything more."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"the turn journal {self.key} was taken over"
+
+
+class OwnedJournal:
+    """A turn journal that this task owns, and the one queue through which all of its appends go.
+
+    The queue holds the version. An append whose outcome is unknown is repeated at the same version, so that at most
+    one lands. A conflict means that the journal is no longer ours.
+    """
+
+    def __init__(
+        self, ownership: Ownership, checkpoints: CheckpointStore, key: str, *, version: int, head: CheckpointHead
+    ) -> None:
+        self.key = key
+        self.version = version
+        self.head = head
+        self.owner = head.owner or ""
+        self._ownership = ownership
+        self._checkpoints = checkpoints
+        self._queue = asyncio.Lock()
+        self._left: list[Record] = []
+        self._doubtful: list[CheckpointHead] = []
+        self._renewed = ownership.clock.monotonic()
+        self._lost = False
+        self._released = False
+
+    @classmethod
+    async def take(
+        cls,
+        ownership: Ownership,
+        checkpoints: CheckpointStore,
+        key: str,
+        found: Checkpoint | CheckpointInfo | None,
+        entries: Callable[[int], Sequence[Record]],
+        head: Callable[[int], CheckpointHead],
+        *,
+        at: datetime | None = None,
+    ) -> OwnedJournal:
+        """Become the owner, by an append at the version that was read.
+
+        Args:
+            ownership: Of the bundle.
+            checkpoints: Where.
+            key: Which turn journal.
+            found: What was read; `None` if it was absent.
+            entries: Makes the entries, given the version that the journal will have.
+            head: Makes the head, given that version; owner and lease are set here.
+            at: The instant of the write; `None`: now.
+
+        Raises:
+            VersionConflictError: Somebody else was first; read again.
+            OutcomeUnknownError: It may be ours now. An absent journal is never opened twice.
+        """
+        owner = ownership.process.new_owner()
+        version = draw_version() if found is None else found.version + 1
+        full = _renewed(ownership, replace(head(version), owner=owner))
+        owned = cls(ownership, checkpoints, key, version=version - 1, head=full)
+        ownership.process.held.add(owner)
+        try:
+            await uninterrupted(owned._open(found, list(entries(version)), version, at))
+        except asyncio.CancelledError:
+            if owned.version == version:  # it was written: nobody shall have to wait for a lease that nobody keeps
+                with contextlib.suppress(StoreError, OwnershipLostError):
+                    await owned.give_up()
+            ownership.process.held.discard(owner)
+            raise
+        except BaseException as error:
+            ownership.process.held.discard(owner)
+            if isinstance(error, VersionConflictError) and isinstance(error.__cause__, OutcomeUnknownError):
+                # It may have landed, been run and been closed by another; only the caller can look for its work.
+                raise error.__cause__ from None
+            raise
+        ownership.forget(key)
+        return owned
+
+    async def append(self, entries: Sequence[Record] = (), *, at: datetime | None = None, **changes: Any) -> None:
+        """Append entries and change fields of the head; renews the lease."""
+        await uninterrupted(self._append(entries, at, changes))
+
+    async def replace(self, entries: Sequence[Record], head: CheckpointHead, *, at: datetime | None = None) -> None:
+        """Put entries in the place of all, set the head as given, and give the journal up."""
+        await uninterrupted(self._replace(entries, head, at))
+
+    async def delete(self) -> None:
+        """Delete the journal, the last step of deleting a conversation."""
+        await uninterrupted(self._delete())
+
+    async def give_up(self, entries: Sequence[Record] = (), *, at: datetime | None = None, **changes: Any) -> None:
+        """Append, and own it no longer; one that was released already is left alone."""
+        if self._released:
+            return
+        changes |= {"owner": None, "lease": None, "lease_expires_at": None}
+        try:
+            await self.append(entries, at=at, **changes)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Stop holding it without writing anything, so that this process may take it again at once."""
+        self._released = True
+        self._ownership.process.held.discard(self.owner)
+
+    def note(self, **changes: Any) -> None:
+        """Change fields of the head, to be written with the next append."""
+        self.head = replace(self.head, **changes)
+
+    def leave(self, entries: Sequence[Record]) -> None:
+        """Have entries that tell of something that happened, and could not be written, go out with the next append."""
+        self._left.extend(entries)
+
+    async def renew_if_lapsed(self) -> None:
+        """Renew the lease if it ran out on our own clock; called right before a tool is."""
+        if self._idle_for(self._ownership.lease.length):
+            await self.append()
+
+    @contextlib.asynccontextmanager
+    async def heartbeat(self, lost: Callable[[], object]) -> AsyncIterator[None]:
+        """Renew the lease in the background; call `lost` once when the journal is no longer ours."""
+        task = asyncio.create_task(self._beat(lost))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def beat(self) -> None:
+        """Renew the lease, unless another append did so lately."""
+        if self._idle_for(self._ownership.lease.heartbeat):
+            await uninterrupted(self._beat_in_turn())
+
+    async def exclusively(self, action: Callable[[int], Awaitable[T]]) -> T:
+        """Run an action that closes the journal at the version given to it, while no append goes out, to its end."""
+
+        async def run() -> T:
+            async with self._queue:
+                self._require_ours()
+                result = await action(self.version)
+                self.forget()
+                return result
+
+        return await uninterrupted(run())
+
+    async def _open(
+        self, found: Checkpoint | CheckpointInfo | None, entries: list[Record], version: int, at: datetime | None
+    ) -> None:
+        """Write the append by which the journal becomes ours."""
+        key, head = self.key, self.head
+        if found is None:
+            await self._checkpoints.append(key, entries, expected_version=0, head=head, at=at, version=version)
+        else:
+            await self.repeat(
+                lambda: self._checkpoints.append(key, entries, expected_version=found.version, head=head, at=at), head
+            )
+        self.version = version
+
+    async def _append(self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any]) -> None:
+        async with self._queue:
+            await self._append_in_turn(entries, at, changes)
+            if self.head.owner is None:
+                self.forget()
+
+    async def _beat_in_turn(self) -> None:
+        async with self._queue:
+            # While this one waited, another append may have gone out, or have given the journal up.
+            if not self._released and self._idle_for(self._ownership.lease.heartbeat):
+                await self._append_in_turn((), None, {})
+
+    async def _append_in_turn(self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any]) -> None:
+        self._require_ours()
+        head = replace(_renewed(self._ownership, self.head), **changes)
+        left = len(self._left)
+        items = [*self._left, *entries]
+        try:
+            await self._write(
+                lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
+                head,
+            )
+        except OutcomeUnknownError:
+            if not items:  # whoever appends entries stops, and whoever comes later reads them; a heartbeat just goes on
+                self._doubtful.append(head)
+            raise
+        del self._left[:left]
+
+    async def _replace(self, entries: Sequence[Record], head: CheckpointHead, at: datetime | None) -> None:
+        async with self._queue:
+            self._require_ours()
+            await self._write(
+                lambda: self._checkpoints.replace(self.key, entries, expected_version=self.version, head=head, at=at),
+                head,
+            )
+            self.forget()
+
+    async def _delete(self) -> None:
+        async with self._queue:
+            self._require_ours()
+            try:
+                await self._checkpoints.delete(self.key, expected_version=self.version)
+            except VersionConflictError as error:
+                self._lost = True
+                raise OwnershipLostError(self.key) from error
+            finally:
+                self.forget()
+
+    async def _write(self, write: Callable[[], Awaitable[int]], head: CheckpointHead) -> None:
+        while True:
+            began = (
+                self._ownership.clock.monotonic()
+            )  # the lease in the head runs from here, however long the write takes
+            try:
+                await self.repeat(write, head)
+                break
+            except VersionConflictError as error:
+                if not await self._beat_landed():
+                    self._lost = True
+                    raise OwnershipLostError(self.key) from error
+        self.version += 1
+        self.head = head
+        self._doubtful.clear()
+        self._renewed = began
+
+    async def _beat_landed(self) -> bool:
+        """Whether a heartbeat of ours, whose outcome was unknown, has moved the version; what comes next goes behind it."""
+        for head in self._doubtful:
+            if await self._landed(head):
+                self.version += 1
+                self._doubtful.clear()
+                return True
+        return False
+
+    async def repeat(self, write: Callable[[], Awaitable[object]], head: CheckpointHead) -> None:
+        """Write; after an unknown outcome write once more at the same version, and on a conflict look who won.
+
+        Args:
+            write: A write at the version held, which sets the head.
+            head: That head, by which a write that landed is known.
+
+        Raises:
+            VersionConflictError: Somebody else wrote.
+            OutcomeUnknownError: Nobody knows.
+        """
+        try:
+            await write()
+        except OutcomeUnknownError as unknown:
+            try:
+                await self._write_again(write, head, unknown)
+            except StoreUnavailableError:
+                raise unknown from None  # the first write may have happened, whatever became of the second
+
+    async def _write_again(
+        self, write: Callable[[], Awaitable[object]], head: CheckpointHead, unknown: OutcomeUnknownError
+    ) -> None:
+        try:
+            await write()
+        except VersionConflictError as conflict:
+            if not await self._landed(head):
+                raise conflict from unknown
+
+    async def _landed(self, head: CheckpointHead) -> bool:
+        found = await self._checkpoints.load(self.key)
+        return found is not None and found.version == self.version + 1 and found.head == head
+
+    def _require_ours(self) -> None:
+        if self._lost:
+            raise OwnershipLostError(self.key)
+
+    def _idle_for(self, length: timedelta) -> bool:
+        return self._ownership.clock.monotonic() - self._renewed >= length.total_seconds()
+
+    async def _beat(self, lost: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(self._ownership.lease.heartbeat.total_seconds())
+            try:
+                await self.beat()
+            except OwnershipLostError:
+                lost()
+                return
+            except StoreError:
+                continue  # the store is away; whoever needs the lease renews it before it acts
+
+
+def _renewed(ownership: Ownership, head: CheckpointHead) -> CheckpointHead:
+    length = ownership.lease.length
+    return replace(head, lease=length, lease_expires_at=ownership.clock.now() + length)
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end also when the caller is cancelled meanwhile; the cancellation follows. A second one breaks in."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is not None:
+            raise asyncio.CancelledError from task.exception()
+        raise
