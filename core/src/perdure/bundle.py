@@ -19,6 +19,8 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.journal.stores import JournalCheckpoints, JournalSessions
+from perdure.listening import Channels
+from perdure.observers import observe
 from perdure.ownership import Lease, Ownership, Process
 from perdure.prune import prune
 
@@ -46,6 +48,7 @@ class AgentStore:
         approvals: The requests for human decisions.
         clock: What all instants and leases of this bundle go by.
         ownership: Who this process is to other owners, and the lease that it takes.
+        channels: Who hears of the events of which conversation, and what runs in the background.
 
     Example:
         >>> async with perdure.open_store("sqlite:agent.db") as store:  # doctest: +SKIP
@@ -79,6 +82,7 @@ class AgentStore:
         self.approvals: ApprovalStore = AbsentApprovals() if approvals is None else approvals
         self.clock: Clock = SYSTEM_CLOCK if clock is None else clock
         self.ownership = Ownership(self.clock, process, lease)
+        self.channels = Channels(observe)
         self._closing = closing
         if clock is not None:
             for part in (self.sessions, self.checkpoints, self.approvals):
@@ -98,7 +102,11 @@ class AgentStore:
         await self.close()
 
     async def close(self) -> None:
-        """Close what this bundle opened. Idempotent; stores that were handed in stay open."""
+        """Close what this bundle opened. Idempotent; stores that were handed in stay open.
+
+        Detached turns end as by a crash first: they stay pending, and have no owner.
+        """
+        await self.channels.close()
         closing, self._closing = self._closing, None
         if closing is not None:
             await closing()

@@ -115,6 +115,6 @@ def with_turns(store: AgentStore) -> AgentStore:
         made = _bundles[store] = AgentStore(
             sessions=store.sessions, checkpoints=EphemeralCheckpoints(), approvals=store.approvals
         )
-        made.clock, made.ownership = store.clock, store.ownership
+        made.clock, made.ownership, made.channels = store.clock, store.ownership, store.channels
         made.checkpoints.bind(clock=store.clock)
     return made

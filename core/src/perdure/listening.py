@@ -1,0 +1,187 @@
+"""Who hears of a conversation's events: streams, listeners of this process, and observers. None of them holds a turn up.
+
+A stream takes events as they are sent. A listener has a queue of its own: an async function is awaited in the loop, a
+plain one is called in a thread, one event after another. What a listener raises is logged and goes no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from perdure.events import Event, RunEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from perdure.clock import Clock
+
+E = TypeVar("E", bound=Event)
+
+BACKLOG: Final = 10_000
+"""How many events wait for a listener that is slow; beyond, the oldest are dropped, which `seq` shows."""
+
+CATCH_UP: Final = 1.0
+"""How long a call that has ended waits for its listeners to have heard of it, in seconds."""
+
+_log = logging.getLogger("perdure.listeners")
+_hearing: ContextVar[Listener | None] = ContextVar("perdure_hearing", default=None)
+
+
+class Listener:
+    """A function that hears of events, and what it has not heard of yet."""
+
+    def __init__(self, function: Callable[[Any], Awaitable[None] | None]) -> None:
+        self._function = function
+        self._context = copy_context()  # of whoever listens, not of the turn that is told of
+        self._waiting: deque[RunEvent] = deque(maxlen=BACKLOG)
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, event: RunEvent) -> None:
+        """Have the function hear of an event, soon."""
+        if len(self._waiting) == BACKLOG:
+            _log.warning("a listener is too slow; an event was dropped", extra={"listener": repr(self._function)})
+        self._waiting.append(event)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work(), context=self._context.copy())
+
+    async def catch_up(self) -> None:
+        """Wait, for a bounded time, until the function has heard of everything; not if it is what waits here."""
+        if self._task is not None and not self._task.done() and _hearing.get() is not self:
+            await asyncio.wait([self._task], timeout=CATCH_UP)
+
+    async def _work(self) -> None:
+        _hearing.set(self)
+        while self._waiting:
+            batch = list(self._waiting)
+            self._waiting.clear()
+            if inspect.iscoroutinefunction(self._function):
+                for event in batch:
+                    await self._tell(event)
+            else:
+                for coroutine in await asyncio.to_thread(self._call, batch):
+                    await self._finish(coroutine)
+
+    async def _tell(self, event: RunEvent) -> None:
+        try:
+            answer = self._function(event)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:  # noqa: BLE001  # reason: a listener never holds a turn up
+            self._report()
+
+    def _call(self, batch: list[RunEvent]) -> list[Awaitable[None]]:
+        """Call a plain function; return what it gave to be awaited."""
+        answers: list[Awaitable[None]] = []
+        for event in batch:
+            try:
+                answer = self._function(event)
+            except Exception:  # noqa: BLE001  # reason: a listener never holds a turn up
+                self._report()
+            else:
+                if inspect.isawaitable(answer):
+                    answers.append(answer)
+        return answers
+
+    async def _finish(self, answer: Awaitable[None]) -> None:
+        try:
+            await answer
+        except Exception:  # noqa: BLE001  # reason: a listener never holds a turn up
+            self._report()
+
+    def _report(self) -> None:
+        _log.exception("a listener raised; the event is lost to it", extra={"listener": repr(self._function)})
+
+
+class Channel:
+    """The events of one conversation in this process, in their order."""
+
+    def __init__(self, session_id: str | None, clock: Clock, observe: Callable[[RunEvent], None]) -> None:
+        self._session_id = session_id
+        self._clock = clock
+        self._observe = observe
+        self._seq = 0
+        self._listeners: list[Listener] = []
+
+    def emit(
+        self,
+        kind: type[E],
+        run_id: str | None,
+        sink: Callable[[Any], object] | None = None,
+        *,
+        resumed: bool = False,
+        **facts: Any,
+    ) -> E:
+        """Send an event to the stream that is given, to the listeners, and to the observers."""
+        self._seq += 1
+        event = kind(
+            run_id=run_id,
+            session_id=self._session_id,
+            seq=self._seq,
+            at=self._clock.now(),
+            resumed=resumed,
+            **facts,
+        )
+        if sink is not None:
+            sink(event)
+        told: Any = event
+        for listener in self._listeners:
+            listener.put(told)
+        self._observe(told)
+        return event
+
+    def on(self, function: Callable[[Any], Awaitable[None] | None]) -> Callable[[], None]:
+        """Have a function hear of every event from now on; return a function that ends it."""
+        listener = Listener(function)
+        self._listeners.append(listener)
+
+        def off() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return off
+
+    async def catch_up(self) -> None:
+        """Wait, for a bounded time, until the listeners have heard of everything."""
+        for listener in tuple(self._listeners):
+            await listener.catch_up()
+
+
+class Channels:
+    """The channels of a bundle; one lasts as long as somebody holds it.
+
+    Attributes:
+        background: Turns that go on without anybody who waits for them; closing the bundle ends them as a crash would.
+    """
+
+    def __init__(self, observe: Callable[[RunEvent], None]) -> None:
+        self._observe = observe
+        self._channels: WeakValueDictionary[str, Channel] = WeakValueDictionary()
+        self.background: set[asyncio.Task[Any]] = set()
+
+    def of(self, key: str, session_id: str | None, clock: Clock) -> Channel:
+        """Return the channel of a conversation."""
+        return self._channels.setdefault(key, Channel(session_id, clock, self._observe))
+
+    def detach(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task that nobody waits for, and log what it raises."""
+        self.background.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a detached turn failed", exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel what runs in the background, and wait until it has given its turns up."""
+        tasks = tuple(self.background)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
