@@ -158,7 +158,8 @@ async def test_a_spoiled_line_is_named_with_path_line_and_offset(
     path.write_bytes(b"".join(lines))
     with pytest.raises(StoreCorruptedError) as caught:
         await op.read(journal, "s")
-    assert caught.value.where == f"{path}, line 10, offset {offset}"
+    assert caught.value.where == f"{path}, line 10, offset {offset} (sessions s)"
+    assert "--salvage" in caught.value.hint
     assert (await op.read(journal, "s", limit=0)).count == 10
 
 

@@ -10,9 +10,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perdure.backend import Key, StoreCorruptedError, UnsupportedOperationError
+from perdure.backend import Key, UnsupportedOperationError
 from perdure_file.log import Log
 from perdure_file.names import to_id, to_name
+from perdure_file.reports import damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ class Directory:
             with contextlib.suppress(FileExistsError):  # another process was faster
                 self.disk.make_directory(str(missing), None)
             self._sync_path(missing.parent)
-        self._folders[()] = self.disk.open(str(path), os.O_RDONLY | os.O_DIRECTORY, None)
+        self.enter()
         try:
             folder = self.make(TEMPORARY)
             if self._shared:
@@ -76,6 +77,10 @@ class Directory:
             # Nobody writes there, so there is nobody to exclude; a write will say the same.
             if error.errno not in READ_ONLY:
                 raise
+
+    def enter(self) -> None:
+        """Open the directory as it is; nothing is made."""
+        self._folders[()] = self.disk.open(os.path.realpath(self._root), os.O_RDONLY | os.O_DIRECTORY, None)
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -112,7 +117,8 @@ class Directory:
             return None
         where = self.where(place)
         try:
-            file = self.open_file(place.file, os.O_RDWR if write else os.O_RDONLY, folder, where)
+            flags = os.O_RDWR if write else os.O_RDONLY
+            file = self.open_file(place.file, flags, folder, f"{where} ({place.part} {place.key.id})")
         except FileNotFoundError:
             return None
         log = Log(self.disk, file, place.part, place.key.id, where)
@@ -125,7 +131,7 @@ class Directory:
             return self.disk.open(name, flags, folder)
         except OSError as error:
             if error.errno in NOT_OURS:
-                raise StoreCorruptedError(where, "it is a symbolic link, or not what belongs there") from error
+                raise damage(where, "it is a symbolic link, or not what belongs there") from error
             raise
 
     def ids(self, part: str) -> Iterator[str]:

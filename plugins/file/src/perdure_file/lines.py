@@ -41,6 +41,10 @@ class BadLineError(Exception):
     """A line is not what was written."""
 
 
+class OtherKeyError(BadLineError):
+    """The file is that of another key."""
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a commit line says: the key as it is from this write on.
 
@@ -111,7 +115,7 @@ def check_opening(line: bytes, part: str, id: str, where: str) -> None:
     if opening.format > FORMAT:
         raise SchemaVersionError(where, opening.format, FORMAT)
     if (opening.part, opening.id) != (part, id):
-        raise BadLineError(f"the file is that of {opening.part} {opening.id}")
+        raise OtherKeyError(f"the file is that of {opening.part} {opening.id}")
 
 
 def write_batch(

@@ -7,7 +7,6 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from perdure.backend import StoreCorruptedError
 from perdure_file.lines import (
     COMMIT,
     LONGEST_OPENING,
@@ -18,10 +17,12 @@ from perdure_file.lines import (
     read_batch,
     read_commit,
 )
+from perdure_file.reports import damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from perdure.backend import StoreCorruptedError
     from perdure_file.disk import Disk
 
 BLOCK: Final = 4096
@@ -64,7 +65,7 @@ class Log:
         """Look at the first line, so that a newer format is refused untouched; close the file if it is none of ours."""
         try:
             if not stat.S_ISREG(self._identity.st_mode):
-                raise StoreCorruptedError(self.where, "it is not a regular file")
+                raise damage(f"{self.where} ({self._part} {self._id})", "it is not a regular file")
             self._opening()
         except BaseException:
             self.close()
@@ -143,7 +144,7 @@ class Log:
         """Return the error of a damage at an offset."""
         pieces = (self._disk.read(self.file, start, min(CHUNK, offset - start)) for start in range(0, offset, CHUNK))
         line = 1 + sum(piece.count(b"\n") for piece in pieces)
-        return StoreCorruptedError(f"{self.where}, line {line}, offset {offset}", problem)
+        return damage(f"{self.where}, line {line}, offset {offset} ({self._part} {self._id})", problem)
 
     def _opening(self) -> int:
         """Check the first line, and return where it ends."""

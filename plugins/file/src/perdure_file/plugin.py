@@ -35,10 +35,16 @@ def doctor(url: StoreURL, *, salvage: bool) -> Iterator[tuple[str, bool]]:
     """Look at every file of a directory for `perdure doctor`: say what is wrong, and whether it still is afterwards.
 
     Args:
-        url: The store; a namespace other than `default` limits it to that one.
+        url: The store. A namespace other than `default` limits it to that one; else all are looked at.
         salvage: Whether to replace damaged files by what is whole in them. The damaged ones are kept.
     """
     from perdure_file.salvage import doctor as examine
 
-    for report in examine(url.path, namespace=None if url.namespace == "default" else url.namespace, repair=salvage):
-        yield str(report), not report.whole and report.recovered is None
+    namespace = None if url.namespace == "default" else url.namespace
+    options = {} if url.options is None else url.options.model_dump()
+    count = 0
+    for report in examine(url.path, namespace=namespace, repair=salvage, **options):
+        count += 1
+        if report.torn or not report.whole:
+            yield str(report), not report.whole and report.recovered is None
+    yield f"Files examined: {count}.", False

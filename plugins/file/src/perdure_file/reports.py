@@ -1,9 +1,11 @@
-"""What the backend tells about unfinished writes that it found."""
+"""What the backend tells about damage and about unfinished writes that it found."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+
+from perdure.backend import StoreCorruptedError
 
 _logger = logging.getLogger("perdure.file")
 
@@ -31,3 +33,12 @@ def log_torn_write(torn: TornWrite) -> None:
         "%s: dropped %d bytes at offset %d, left of a write that was not finished; the key is at version %d",
         *(torn.where, torn.size, torn.offset, torn.version),
     )
+
+
+def damage(where: str, problem: str) -> StoreCorruptedError:
+    """Return the error of something that is damaged. It names the way out."""
+    error = StoreCorruptedError(where, problem)
+    error.hint = (
+        "Run `perdure doctor file:DIR` to see all that is damaged, and with --salvage to recover what is whole."
+    )
+    return error

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass, field
+import stat
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from perdure.backend import Head, InvalidArgumentError, Key, Part, StoreCorruptedError
+from perdure.backend import Head, InvalidArgumentError, Key, Part, PerdureError, StoreCorruptedError, describe
 from perdure_file.changes import Changes
-from perdure_file.directory import SUFFIX, Directory, Place
+from perdure_file.directory import READ_ONLY, SUFFIX, Directory, Place
 from perdure_file.disk import DISK, Disk
 from perdure_file.guards import Guards, Patience
 from perdure_file.lines import (
     COMMIT,
     BadLineError,
     Commit,
+    OtherKeyError,
     check_opening,
     is_item,
     is_torn,
@@ -32,7 +35,7 @@ from perdure_file.lines import (
     write_opening,
 )
 from perdure_file.names import to_id
-from perdure_file.reports import log_torn_write
+from perdure_file.reports import damage, log_torn_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,6 +72,7 @@ class FileReport:
         unproven: How many more are whole lines, of whose content nothing can be said since their commit is damaged.
         torn: How many bytes at the end are left of a write that was not finished. That is no damage.
         problems: What is damaged.
+        way_out: What to do where a salvage can do nothing; `""`: it can.
         kept_as: Where the damaged file is kept, after a salvage.
         recovered: How many items the salvaged file has; `None`: nothing was written.
     """
@@ -79,6 +83,7 @@ class FileReport:
     unproven: int
     torn: int
     problems: Sequence[Problem]
+    way_out: str = ""
     kept_as: Path | None = None
     recovered: int | None = None
 
@@ -92,30 +97,46 @@ class FileReport:
         if self.torn:
             told.append(f"  {self.torn} bytes of an unfinished write at the end, which the next write cuts off")
         told += [f"  {problem}" for problem in self.problems]
+        if self.way_out:
+            told.append(f"  Nothing can be recovered here: {self.way_out}.")
         if self.recovered is not None:
             told.append(f"  {self.recovered} items recovered; the damaged file is {self.kept_as}")
         return "\n".join(told)
 
 
-def verify(path: str | Path, *, disk: Disk = DISK) -> FileReport:
-    """Read a file of the store from its first byte to its last, and report what is damaged. Nothing is written.
+def verify(path: str | Path, *, busy_timeout: float = 5.0, disk: Disk = DISK) -> FileReport:
+    """Read a file of the store from its first byte to its last, and report what is damaged. Nothing is written or made.
+
+    What looks damaged is read once more under the key's lock, for a writer may have been there.
+
+    Args:
+        path: The file, `DIR/<namespace>/<part>/<name>.jsonl`.
+        busy_timeout: How long to wait for a writer of the key, in seconds.
+        disk: The system calls.
 
     Raises:
         InvalidArgumentError: The path is none of a store.
         SchemaVersionError: The file is of a newer format.
+        StoreCorruptedError: It is no file, or a link.
+        StoreUnavailableError: A writer holds the key for too long.
         OSError: It cannot be read.
     """
-    return _examined(_Located.of(path, disk))[0]
+    located = _Located.of(path, disk)
+    located.directory.enter()
+    with located.guards() as guards:
+        report, _ = _examined(located)
+        if report.whole:
+            return report
+        try:
+            with guards.locked(located.place, Patience(busy_timeout), make=False, look=False):
+                return _examined(located)[0]
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+            return _examined(located)[0]  # where nobody may lock, nobody writes
 
 
-def verify_all(directory: str | Path, *, disk: Disk = DISK) -> Iterator[FileReport]:
-    """Verify every file of a store's directory, of all namespaces."""
-    for path in sorted(Path(directory).glob(f"*/*/*{SUFFIX}")):
-        if path.parent.name in tuple(Part):
-            yield verify(path, disk=disk)
-
-
-def salvage(path: str | Path, *, busy_timeout: float = 5.0, disk: Disk = DISK) -> FileReport:
+def salvage(path: str | Path, *, busy_timeout: float = 5.0, shared: bool = True, disk: Disk = DISK) -> FileReport:
     """Replace a damaged file by one with all its items that are whole, in their order, and keep the damaged one.
 
     The new file has the head of the last whole commit and a version that none of its writers has seen, so that whoever
@@ -124,33 +145,29 @@ def salvage(path: str | Path, *, busy_timeout: float = 5.0, disk: Disk = DISK) -
     Args:
         path: The file, `DIR/<namespace>/<part>/<name>.jsonl`.
         busy_timeout: How long to wait for a writer of the key, in seconds.
+        shared: Whether several processes may write, so that locks must work.
         disk: The system calls.
 
     Returns:
         What was found. Items in `unproven` were taken over too. A turn journal or an approval without a whole commit
-        cannot be recovered, since what it is stands there; it stays where it is, and `recovered` is `None`.
+        cannot be recovered, since what it is stands there, nor can the file of another key. It stays where it is,
+        `way_out` says what to do, and `recovered` is `None`.
 
     Raises:
         As `verify`, and what writing raises.
     """
-    located = _Located.of(path, disk)
+    located = _Located.of(path, disk, shared=shared)
     located.directory.open()
-    guards = Guards(located.directory)
-    try:
-        with guards.locked(located.place, Patience(busy_timeout), look=False) as guard:
-            report, found = _examined(located)
-            if report.whole or (found.commit is None and located.place.part != Part.SESSIONS):
-                return report
-            kept_as = located.keep()
-            opening = write_opening(located.place.part, located.place.key.id)
-            items = [*map(read_item, found.lines)]
-            batch = write_batch(items, before=0, offset=len(opening), **found.settings(located))
-            Changes(located.directory, log_torn_write).publish(guard, (opening, batch))
-            about = (report.path, report.version, report.count, report.unproven, report.torn, report.problems)
-            return FileReport(*about, kept_as, len(items))
-    finally:
-        guards.close()
-        located.directory.close()
+    with located.guards() as guards, guards.locked(located.place, Patience(busy_timeout), look=False) as guard:
+        report, found = _examined(located)
+        if report.whole or report.way_out:
+            return report
+        kept_as = located.keep()
+        opening = write_opening(located.place.part, located.place.key.id)
+        items = [*map(read_item, found.lines)]
+        batch = write_batch(items, before=0, offset=len(opening), **found.settings())
+        Changes(located.directory, log_torn_write).publish(guard, (opening, batch))
+        return replace(report, kept_as=kept_as, recovered=len(items))
 
 
 @dataclass(frozen=True)
@@ -163,24 +180,37 @@ class _Located:
     disk: Disk
 
     @classmethod
-    def of(cls, path: str | Path, disk: Disk) -> _Located:
+    def of(cls, path: str | Path, disk: Disk, *, shared: bool = True) -> _Located:
         path = Path(path).absolute()
         key_id = to_id(path.name.removesuffix(SUFFIX)) if path.name.endswith(SUFFIX) else None
         namespace = to_id(path.parent.parent.name)
         if key_id is None or namespace is None or path.parent.name not in tuple(Part):
             raise InvalidArgumentError("path", f"is no file of a store: {path}")
         root = path.parent.parent.parent
-        directory = Directory(disk, str(root), namespace, f"file:{root}", shared=True)
+        directory = Directory(disk, str(root), namespace, f"file:{root}", shared=shared)
         return cls(path, directory, Place(Key(Part(path.parent.name), key_id)), disk)
 
-    def content(self) -> bytes:
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    @contextmanager
+    def guards(self) -> Iterator[Guards]:
+        """Give the locks of the directory, which is open, and close both."""
+        guards = Guards(self.directory)
         try:
-            file = self.directory.open_file(self.path.name, os.O_RDONLY, folder, str(self.path))
+            yield guards
         finally:
-            os.close(folder)
+            guards.close()
+            self.directory.close()
+
+    def content(self) -> tuple[bytes, datetime]:
+        """Read the file, and when it was written last."""
+        folder = self.directory.find(self.place.part)
+        if folder is None:
+            raise FileNotFoundError(self.path)
+        file = self.directory.open_file(self.place.file, os.O_RDONLY, folder, str(self.path))
         try:
-            return self.disk.read(file, 0, self.disk.status(file).st_size)
+            status = self.disk.status(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise damage(str(self.path), "it is not a regular file")
+            return self.disk.read(file, 0, status.st_size), datetime.fromtimestamp(status.st_mtime, UTC)
         finally:
             self.disk.close(file)
 
@@ -203,19 +233,23 @@ class _Found:
     """What has been found in a file so far.
 
     Attributes:
+        written_at: When the file was written last, as the file system says.
         commit: The last whole commit.
         count: How many items have been proven.
         unproven: How many have not.
         lines: The lines of all of them, in their order.
         problems: What is damaged.
+        way_out: What to do where nothing can be recovered.
         pending: The lines since the last commit: number, offset, text.
     """
 
+    written_at: datetime
     commit: Commit | None = None
     count: int = 0
     unproven: int = 0
     lines: list[bytes] = field(default_factory=list[bytes])
     problems: list[Problem] = field(default_factory=list[Problem])
+    way_out: str = ""
     pending: list[tuple[int, int, bytes]] = field(default_factory=list[tuple[int, int, bytes]])
 
     def take(self, number: int, offset: int, commit: Commit) -> None:
@@ -247,12 +281,11 @@ class _Found:
                 self.problems.append(Problem(number, offset, f"the line is lost: {line[:60]!r}"))
         self.pending.clear()
 
-    def settings(self, located: _Located) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return what the commit of the salvaged file says."""
         old = self.commit
         if old is None:
-            at = datetime.fromtimestamp(located.path.stat().st_mtime, UTC)
-            times, head = {"created_at": at, "updated_at": at}, Head(data=b"")
+            times, head = {"created_at": self.written_at, "updated_at": self.written_at}, Head(data=b"")
         else:
             times, head = {"created_at": old.created_at, "updated_at": old.updated_at}, old.head
         # Commits that are lost may have had later versions, and no version may come twice.
@@ -261,15 +294,17 @@ class _Found:
 
 
 def _examined(located: _Located) -> tuple[FileReport, _Found]:
-    content = located.content()
+    content, written_at = located.content()
     first, newline, _ = content.partition(b"\n")
-    found = _Found()
+    found = _Found(written_at)
     offset, number = 0, 1
     try:
         check_opening(first + newline, located.place.part, located.place.key.id, str(located.path))
         offset, number = len(first) + 1, 2
     except BadLineError as error:
         found.problems.append(Problem(1, 0, str(error)))
+        if isinstance(error, OtherKeyError):
+            found.way_out = "give the file the name of that key, or remove it"
         if not first.lstrip(b"\0").startswith((COMMIT, b'{"item":', b'{"base64":')):
             offset, number = min(len(first) + 1, len(content)), 2
     last = offset
@@ -296,28 +331,72 @@ def _examined(located: _Located) -> tuple[FileReport, _Found]:
         if offset < len(content):
             found.pending.append((number, offset, content[offset:]))
         found.take_unproven()
-        if found.commit is None:
-            found.problems.append(Problem(number, len(content), "no whole commit was found"))
+        if found.commit is not None:
+            lost = f"the commit after version {found.commit.version} is lost, and with it the state, status and times it set"
+        else:
+            lost = "no whole commit was found: state, scope, status and times are lost"
+            if located.place.part != Part.SESSIONS:
+                found.way_out = "restore a backup, or remove the file, so that its key is absent"
+        found.problems.append(Problem(number, len(content), lost))
     version = None if found.commit is None else found.commit.version
-    report = FileReport(located.path, version, found.count, found.unproven, torn, tuple(found.problems))
-    return report, found
+    problems = tuple(sorted(found.problems, key=lambda problem: problem.offset))
+    return FileReport(located.path, version, found.count, found.unproven, torn, problems, found.way_out), found
 
 
-def doctor(directory: str | Path, *, namespace: str | None = None, repair: bool = False) -> Iterator[FileReport]:
-    """Verify a store's files and, if asked for, salvage those that are damaged. A whole file without a torn end is left out.
+def doctor(
+    directory: str | Path,
+    *,
+    namespace: str | None = None,
+    repair: bool = False,
+    busy_timeout: float = 5.0,
+    shared: bool = True,
+) -> Iterator[FileReport]:
+    """Verify a store's files, and salvage those that are damaged if asked for. None keeps it from looking at the others.
 
     Args:
         directory: The store's directory.
         namespace: Only this one; `None`: all.
         repair: Whether to salvage.
+        busy_timeout: How long to wait for a writer of a key, in seconds.
+        shared: Whether several processes may write, so that a salvage needs locks that work.
+
+    Raises:
+        InvalidArgumentError: There is no such directory.
+        OSError: A folder cannot be listed.
     """
     root = Path(directory)
     if not root.is_dir():
-        raise StoreCorruptedError(str(root), "there is no such directory")
-    for report in verify_all(root):
-        if namespace is not None and to_id(report.path.parent.parent.name) != namespace:
+        raise InvalidArgumentError("directory", f"is none: {root}")
+    for path in _files(root, namespace):
+        try:
+            report = verify(path, busy_timeout=busy_timeout)
+            if repair and not report.whole:
+                report = salvage(path, busy_timeout=busy_timeout, shared=shared)
+        except FileNotFoundError:
+            continue  # it was deleted meanwhile
+        except StoreCorruptedError as error:
+            report = _unread(path, error.problem, "restore a backup, or remove it")
+        except PerdureError as error:
+            report = _unread(path, str(error), error.hint.rstrip("."))
+        except OSError as error:
+            report = _unread(path, describe(error), "see to it that the file can be read and written")
+        yield report
+
+
+def _files(root: Path, namespace: str | None) -> Iterator[Path]:
+    """List the files of a store. What has the name of no key is no store's."""
+    for above in sorted(root.iterdir()):
+        known = to_id(above.name)
+        if known is None or namespace not in (None, known):
             continue
-        if not report.whole:
-            yield salvage(report.path) if repair else report
-        elif report.torn:
-            yield report
+        for folder in (above / part for part in Part):
+            if folder.is_dir():
+                for path in sorted(folder.iterdir()):
+                    if path.name.endswith(SUFFIX) and to_id(path.name.removesuffix(SUFFIX)) is not None:
+                        yield path
+            elif folder.exists() or folder.is_symlink():
+                yield folder  # no store can use it
+
+
+def _unread(path: Path, problem: str, way_out: str) -> FileReport:
+    return FileReport(path.absolute(), None, 0, 0, 0, (Problem(1, 0, problem),), way_out)
