@@ -18,7 +18,8 @@ class Cluster:
     """Three masters that know each other."""
 
     def __init__(self, directory: Path, binary: str = VALKEY) -> None:
-        options = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "cluster-require-full-coverage": "no"}
+        options = {"cluster-enabled": "yes", "cluster-require-full-coverage": "no"}
+        options["cluster-node-timeout"] = "60000"  # a loaded machine that stands still for seconds is no dead master
         options["appendfsync"] = "always"  # with everysec a write may wait for the fsync before it, also to be written
         self.nodes = [Server(directory / f"node{number}", binary, options) for number in range(3)]
         self._exits = ExitStack()

@@ -92,7 +92,7 @@ async def test_a_slot_that_moved_is_followed(cluster: Cluster, journal: RedisJou
         assert list(found.items) == [b"1"]
     # On its way, what has moved is asked of the other, and what would be spread over both is refused.
     await journal.write([append("s", b"1", first=5)])
-    names = journal._keys.of(Key(Part.SESSIONS, "s"), expiring=False)
+    names = journal._keys.of(Key(Part.SESSIONS, "s"))
     taker.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.node_id(giver))
     giver.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.node_id(taker))
     giver.ask("MIGRATE", "127.0.0.1", taker.port, "", 0, 5000, "KEYS", *names)

@@ -34,7 +34,7 @@ from perdure_redis.keys import Keys
 from perdure_redis.listing import Listing, Pages
 from perdure_redis.plugin import Options
 from perdure_redis.routes import Call, Client, answered, route_of
-from perdure_redis.scripts import READ, WRITE, WRITE_EXPIRING
+from perdure_redis.scripts import READ, WRITE
 from perdure_redis.seen import LastSeen, newer
 from perdure_redis.settings import QUESTIONS, Settings
 
@@ -91,7 +91,6 @@ class RedisJournal(Journal):
         self._route = route_of(used, timeout, max_connections, own=isinstance(client, Clients))
         self._keys = Keys(namespace, cluster=self._route.cluster)
         self._ttl = 0 if ttl is None else max(1, round(ttl * 1000))
-        self._script = WRITE_EXPIRING if self._ttl else WRITE
         self._strict = strict
         self._acknowledged = Acknowledgement(wait, waitaof, timeout)
         self._seen = LastSeen()
@@ -160,14 +159,20 @@ class RedisJournal(Journal):
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Run one script, and wait for replicas and disk if that was asked for."""
         call = self._call("write", ", ".join(operation.key.id for operation in operations), writes=True)
-        keys = [name for operation in operations for name in self._keys.of(operation.key, expiring=self._ttl > 0)]
-        if self._ttl:
-            keys += self._keys.conversation(operations[0].key.id)
+        keys = [name for operation in operations for name in self._keys.of(operation.key)]
+        whole = self._keys.conversation(operations[0].key.id) if self._ttl else []
         given = [b"%d" % len(operations), b"%d" % self._ttl, self._keys.prefix.encode()]
         known = [self._seen.of(operation.key) for operation in operations]
         given += [part for each in zip(operations, known, strict=True) for part in arguments(*each)]
-        reply, *confirmations = await self._script.run(self._route, call, keys, given, self._acknowledged.commands)
+        commands = self._acknowledged.commands
+        reply, *confirmations = await WRITE.run(self._route, call, [*keys, *whole], given, commands)
         kind, *rest = answered(reply, call)
+        if (
+            kind == b"ends"
+        ):  # somebody gave the conversation an end: nothing was written, and taking it away needs all its keys
+            whole = self._keys.conversation(operations[0].key.id)
+            reply, *confirmations = await WRITE.run(self._route, call, [*keys, *whole], given, commands)
+            kind, *rest = answered(reply, call)
         if kind != b"ok":
             number = int(rest[0]) - 1
             raise self._refusal(kind, operations[number], known[number], rest[1:])

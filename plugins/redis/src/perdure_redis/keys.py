@@ -53,11 +53,9 @@ class Keys:
         """Return the key of the list of what is due to expire."""
         return f"{self.prefix}{f'{{{tag}}}:' if tag else ''}due:{part}".encode()
 
-    def of(self, key: Key, *, expiring: bool) -> tuple[bytes, ...]:
-        """Return the keys that a write of a journal touches; `expiring`: there is a time to live."""
-        tag = self.index_tag(key.id)
-        touched = self.journal(key.part, key.id), self.index(key.part, tag)
-        return (*touched, self.due(key.part, tag)) if expiring else touched
+    def of(self, key: Key) -> tuple[bytes, bytes]:
+        """Return the keys that a write of a journal touches."""
+        return self.journal(key.part, key.id), self.index(key.part, self.index_tag(key.id))
 
 
 @lru_cache(maxsize=4096)

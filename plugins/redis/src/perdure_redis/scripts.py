@@ -55,7 +55,6 @@ class Script:
         return replies
 
 
-WRITE = Script("head", "index", "write")
-WRITE_EXPIRING = Script("head", "index", "expiry", "write")
+WRITE = Script("head", "index", "expiry", "write")
 READ = Script("read")
 SCAN = Script("head", "index", "scan")

@@ -2,22 +2,31 @@
 -- The names of the keys and the format of what is in them are in README.md. No number here needs more than the 53 bits of a
 -- double: versions and instants stay text.
 --
--- KEYS: for each operation its journal and its part's index, and where there is a time to live its part's list of what is due to
---       expire; there also, at the end, the three journals that a conversation has besides its approvals, and index and list of
---       all three parts.
+-- KEYS: for each operation its journal and its part's index. Where the end of the conversation is set, also the three journals
+--       that it has besides its approvals, and of all three parts the index and the list of what is due to expire.
 -- ARGV: how many operations; the time to live in milliseconds, 0 for none; what the names of journals begin with; then for each
 --       operation: kind (A, R, D), part, id, expected version or "", first version (A) or how many items to keep (R), instant,
 --       group, status and data, each "" to keep it or "=" and the value; birth and version of what was last seen, or ""; the number
 --       of items; the items.
 -- Answer: "ok" and for each operation version and birth, or why not: "conflict", "back", "damaged" or "format", with the number
---       of the operation, then what is there.
+--       of the operation, then what is there; or "ends": it needs the keys of the whole conversation, whose end it takes away.
 local operations, ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
-local stride = ttl > 0 and 3 or 2
-local plan, at = {}, 4
+local whole = #KEYS > 2 * operations
+local plan, at, clock = {}, 4, nil
+
+-- Whether a write that sets no end has to take one away: of the conversation, or of an index.
+local function ends(journal, index, part, id, new)
+  if not new then return redis.call('PTTL', journal) >= 0 end
+  for _, other in ipairs(main_journals(journal, part, id)) do
+    if redis.call('PTTL', other) >= 0 then return true end
+  end
+  return redis.call('PTTL', index) >= 0
+end
 
 for n = 1, operations do
   local kind, expected, number, seen, first = ARGV[at], ARGV[at + 3], ARGV[at + 4], ARGV[at + 9], at + 11
-  local old = redis.call('LINDEX', KEYS[stride * (n - 1) + 1], 0)
+  local journal, index = KEYS[2 * n - 1], KEYS[2 * n]
+  local old = redis.call('LINDEX', journal, 0)
   local actual, born, count = '0', '', -1
   if old then
     old = parse(old)
@@ -32,9 +41,25 @@ for n = 1, operations do
   if (expected ~= '' and expected ~= actual) or (kind == 'R' and tonumber(number) > count) then
     return {'conflict', n, actual, born}
   end
-  for key = 2, stride do redis.call('ZCARD', KEYS[stride * (n - 1) + key]) end -- one of a wrong type is found before any write
-  plan[n] = {at = at, old = old, first = first, last = first + ARGV[first - 1] - 1}
+  if not whole and kind ~= 'D' and ends(journal, index, ARGV[at + 1], ARGV[at + 2], not old) then return {'ends'} end
+  redis.call('ZCARD', index) -- one of a wrong type is found before any write
+  local found
+  if whole or not old or kind == 'D' then
+    clock = clock or now()
+    found = overdue(due_of(index), clock, whole)
+  end
+  plan[n] = {at = at, old = old, first = first, last = first + ARGV[first - 1] - 1, found = found}
   at = plan[n].last + 1
+end
+
+local conversation, index_ends = {}, {}
+if whole then
+  conversation = whole_conversation(operations, ttl)
+  for key = 2 * operations + 4, #KEYS, 2 do
+    redis.call('ZCARD', KEYS[key])
+    redis.call('ZCARD', KEYS[key + 1])
+    index_ends[key] = redis.call('PTTL', KEYS[key])
+  end
 end
 
 local function keep(given, old)
@@ -45,7 +70,7 @@ end
 -- The first command is one that the server refuses when it is out of memory or may not write.
 local function store(n, at, head, first, last)
   local kind, id, instant = ARGV[at], ARGV[at + 2], ARGV[at + 5]
-  local journal, index, due = unpack(KEYS, stride * (n - 1) + 1, stride * n)
+  local journal, index = KEYS[2 * n - 1], KEYS[2 * n]
   local new = not head
   head = head or {
     version = ARGV[at + 4], count = 0, rewritten = '0', first = ARGV[at + 4], created = instant, updated = instant, data = '',
@@ -80,19 +105,10 @@ local function store(n, at, head, first, last)
     redis.call('RPUSH', journal, unpack(ARGV, from, math.min(from + 3999, last)))
   end
   if ttl > 0 then
-    redis.call('ZREM', due, due_before)
-    redis.call('ZADD', due, now() + ttl, signature(id, head))
-    sweep(index, due, ARGV[at + 1])
-  elseif new then
-    redis.call('PERSIST', index)
+    redis.call('ZREM', due_of(index), due_before)
+    redis.call('ZADD', due_of(index), clock + ttl, signature(id, head))
   end
   return head.version, birth(head)
-end
-
--- An index, and what is due of it, lasts as long as the last journal in it; with one that has no end, for ever.
-local ends = {}
-if ttl > 0 then
-  for n = 3 * operations + 4, #KEYS, 2 do ends[n] = redis.call('PTTL', KEYS[n]) end
 end
 
 local answer = {'ok'}
@@ -104,24 +120,16 @@ for n = 1, operations do
   elseif op.old then
     local id, old = ARGV[op.at + 2], op.old
     version = old.version
-    local journal, index, due = unpack(KEYS, stride * (n - 1) + 1, stride * n)
+    local journal, index = KEYS[2 * n - 1], KEYS[2 * n]
     remove(index, members(filters(old), ALL, id, old.created, old.updated))
-    if ttl > 0 then redis.call('ZREM', due, signature(id, old)) end
+    if op.found then redis.call('ZREM', due_of(index), signature(id, old)) end
     redis.call('DEL', journal)
   end
   answer[2 * n], answer[2 * n + 1] = version, born
 end
 
-if ttl > 0 then
-  refresh(ttl, operations)
-  for n, left in pairs(ends) do
-    for key = n, n + 1 do
-      if left == -1 then
-        redis.call('PERSIST', KEYS[key])
-      else
-        redis.call('PEXPIRE', KEYS[key], math.max(left, ttl))
-      end
-    end
-  end
+if whole then put_off(ttl, clock, operations, conversation, index_ends) end
+for n = 1, operations do
+  if plan[n].found then sweep(KEYS[2 * n], ARGV[plan[n].at + 1], plan[n].found, clock) end
 end
 return answer
