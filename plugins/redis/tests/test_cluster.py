@@ -183,6 +183,15 @@ async def test_each_node_may_lose_its_scripts(cluster: Cluster, journal: RedisJo
         assert len(await all_of(journal, "id", 3)) == number + 1
 
 
+async def test_many_calls_share_few_connections(cluster: Cluster, namespace: str, append: Maker) -> None:
+    async with RedisCluster(host="127.0.0.1", port=cluster.port, max_connections=2) as narrow:
+        journal = RedisJournal(narrow, namespace=namespace)
+        await journal.open()
+        written = await asyncio.gather(*(journal.write([append(f"s{number}", first=3)]) for number in range(40)))
+        assert written == [(3,)] * 40
+        assert len(await all_of(journal, "id", 50)) == 40
+
+
 async def test_damage_is_named(client: RedisCluster, journal: RedisJournal, append: Maker) -> None:
     await journal.write([append("s", b"1")])
     await client.lset(journal._keys.journal("sessions", "s").decode(), 0, "x")

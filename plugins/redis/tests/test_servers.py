@@ -184,6 +184,40 @@ async def test_a_server_that_keeps_its_settings_secret_is_used_all_the_same(serv
     await journal.close()
 
 
+@pytest.mark.parametrize("command", ["del", "lset", "ltrim", "persist", "pexpire", "rpush", "zadd", "zrem"])
+async def test_a_user_who_may_not_run_all_that_a_write_needs_writes_nothing(
+    server: Server, client: Redis, append: Maker, namespace: str, command: str
+) -> None:
+    name = f"without-{command}"
+    server.ask("ACL", "SETUSER", name, "on", ">secret", "~perdure:*", "+@all", f"-{command}")
+    await (complete := RedisJournal(client, namespace=namespace)).open()
+    await complete.write([append("s", b"1", b"2", first=1)])
+    async with Redis(port=server.port, username=name, password="secret") as limited:
+        journal = RedisJournal(limited, namespace=namespace, ttl=1000)
+        await journal.open()
+        for operation in (append("s", b"3"), Replace(append("s").key, 1, (b"3",), Head(), None, append("s").at)):
+            with pytest.raises(StoreUnavailableError, match=command.upper()) as caught:
+                await journal.write([operation])
+            assert not caught.value.retryable
+        found = await journal.read(append("s").key)
+    assert found is not None
+    assert (found.version, list(found.items)) == (1, [b"1", b"2"])
+    server.ask("ACL", "DELUSER", name)
+
+
+async def test_a_wait_that_is_refused_leaves_the_outcome_open(server: Server, append: Maker, namespace: str) -> None:
+    server.ask("ACL", "SETUSER", "impatient", "on", ">secret", "~perdure:*", "+@all", "-wait")
+    async with Redis(port=server.port, username="impatient", password="secret") as client:
+        journal = RedisJournal(client, namespace=namespace, wait=1)
+        await journal.open()
+        with pytest.raises(OutcomeUnknownError, match="wait"):
+            await journal.write([append("s", b"1", first=4)])
+        found = await journal.read(append("s").key)
+    assert found is not None
+    assert found.version == 4
+    server.ask("ACL", "DELUSER", "impatient")
+
+
 async def test_out_of_memory_writes_nothing_and_passes(servers: Servers, append: Maker, opened: Opener) -> None:
     server = servers(options={"maxmemory": "12mb", "maxmemory-policy": "noeviction"}).start()
     journal = await opened(server)

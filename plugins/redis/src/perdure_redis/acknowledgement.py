@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.backend import OutcomeUnknownError
-from perdure_redis.routes import answered
+from perdure.backend import OutcomeUnknownError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,9 @@ class Acknowledgement:
     def check(self, replies: Sequence[Any], call: Call) -> None:
         """Raise `OutcomeUnknownError` if too few have the write: it is done, but a failover or a power loss may undo it."""
         for reply in replies:
-            *disk, replicas = reply if isinstance(answered(reply, call), list) else [reply]
+            if isinstance(reply, Exception):  # also one that says that nothing was done: the write was
+                raise OutcomeUnknownError(call.operation, call.key, f"{describe(reply)} ({call.where})") from reply
+            *disk, replicas = reply if isinstance(reply, list) else [reply]
             if replicas < self._wait or disk == [0]:
                 problem = f"{replicas} of {self._wait} replicas have it{', the disk does not' if disk == [0] else ''}"
                 raise OutcomeUnknownError(call.operation, call.key, f"{problem} ({call.where})")

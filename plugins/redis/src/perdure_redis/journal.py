@@ -23,6 +23,7 @@ from perdure.backend import (
     StoreClosedError,
     StoreCorruptedError,
     StoreError,
+    StoreUnavailableError,
     StoreURL,
     VersionConflictError,
     WrongLoopError,
@@ -36,7 +37,7 @@ from perdure_redis.plugin import Options
 from perdure_redis.routes import Call, Client, answered, route_of
 from perdure_redis.scripts import READ, WRITE
 from perdure_redis.seen import LastSeen, newer
-from perdure_redis.settings import QUESTIONS, Settings
+from perdure_redis.settings import Settings, questions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,7 @@ class RedisJournal(Journal):
         self._strict = strict
         self._acknowledged = Acknowledgement(wait, waitaof, timeout)
         self._seen = LastSeen()
+        self._forbidden: list[str] = []
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._closed = False
 
@@ -159,6 +161,12 @@ class RedisJournal(Journal):
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Run one script, and wait for replicas and disk if that was asked for."""
         call = self._call("write", ", ".join(operation.key.id for operation in operations), writes=True)
+        if self._forbidden:
+            error = StoreUnavailableError(
+                "write", call.key, f"the user may not run {', '.join(self._forbidden)} ({self.title})"
+            )
+            error.retryable = False
+            raise error
         keys = [name for operation in operations for name in self._keys.of(operation.key)]
         whole = self._keys.conversation(operations[0].key.id) if self._ttl else []
         given = [b"%d" % len(operations), b"%d" % self._ttl, self._keys.prefix.encode()]
@@ -203,9 +211,12 @@ class RedisJournal(Journal):
     async def _look_at_settings(self) -> bool:
         """Warn of settings that may lose data, or refuse them; say whether what is acknowledged is kept."""
         call = Call("open", self.namespace, self.title)
-        settings = [Settings.read(replies, call) for replies in await self._route.ask_all(call, QUESTIONS)]
+        settings = [
+            Settings.read(replies, call) for replies in await self._route.ask_all(call, questions(self._keys.prefix))
+        ]
         for one in settings:
             one.check(self.title, strict=self._strict, expiring=self._ttl > 0, waitaof=self._acknowledged.waitaof)
+        self._forbidden = sorted({name for one in settings for name in one.forbidden})
         return all(one.appends for one in settings)
 
     def _call(self, operation: str, key: str, *, writes: bool = False) -> Call:

@@ -276,7 +276,7 @@ class ClusterRoute(Route):
 def route_of(client: Client, timeout: float, limit: int, *, own: bool) -> Route:
     """Return the route of a client; never more calls go on at once than it has connections. `own`: nobody else uses it."""
     if isinstance(client, RedisCluster):
-        return ClusterRoute(client, timeout, limit)
+        return ClusterRoute(client, timeout, min(limit, client.connection_kwargs["max_connections"]))
     kind = OwnRoute if own else SingleRoute
     return kind(client, timeout, min(limit, client.connection_pool.max_connections))
 

@@ -23,12 +23,28 @@ class RedisSettingsWarning(UserWarning):
     """The server's settings may lose what was acknowledged."""
 
 
-QUESTIONS: tuple[Command, ...] = (
-    (b"INFO", b"server"),
-    (b"INFO", b"memory"),
-    (b"INFO", b"persistence"),
-    (b"CONFIG", b"GET", b"save"),  # often forbidden where somebody else runs the server
-)
+PERMISSIONS = b"""
+local key, missing = ARGV[1], {}
+local writes = {
+  {'DEL', key}, {'LSET', key, 0, ''}, {'LTRIM', key, 0, 0}, {'PERSIST', key}, {'PEXPIRE', key, 1}, {'RPUSH', key, ''},
+  {'ZADD', key, 0, ''}, {'ZREM', key, ''},
+}
+for _, command in ipairs(redis.acl_check_cmd and writes or {}) do
+  if not redis.acl_check_cmd(unpack(command)) then missing[#missing + 1] = command[1] end
+end
+return missing"""
+"""Which of the commands that change something the user may not run: a script must not find out half way. Redis 7 tells it."""
+
+
+def questions(prefix: str) -> tuple[Command, ...]:
+    """Return what a server is asked; `prefix`: what the names of keys begin with."""
+    return (
+        (b"INFO", b"server"),
+        (b"INFO", b"memory"),
+        (b"INFO", b"persistence"),
+        (b"CONFIG", b"GET", b"save"),  # often forbidden where somebody else runs the server
+        (b"EVAL", PERMISSIONS, b"0", f"{prefix}index:sessions".encode()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +56,18 @@ class Settings:
         policy: What it does when memory is full.
         appends: Whether it appends each write to a file.
         saves: Whether it saves snapshots from time to time.
+        forbidden: The commands of the scripts that the user may not run.
     """
 
     version: tuple[int, ...] | None
     policy: str | None
     appends: bool | None
     saves: bool | None
+    forbidden: tuple[str, ...]
 
     @classmethod
     def read(cls, replies: Sequence[Any], call: Call) -> Settings:
-        """Read the replies to `QUESTIONS`; a server that does not let us ask keeps its secrets, one that is ill does not pass."""
+        """Read the replies to `questions`; a server that does not let us ask keeps its secrets, one that is ill does not pass."""
         for reply in replies:
             if isinstance(reply, Exception) and refused(reply) and not UNTOLD.search(str(reply)):
                 raise failure(reply, call, sent=True)
@@ -60,6 +78,7 @@ class Settings:
             policy=facts.get("maxmemory_policy"),
             appends=None if appends is None else appends == "1",
             saves=None if save is None else save != b"",
+            forbidden=tuple(name.decode() for name in replies[4]) if isinstance(replies[4], list) else (),
         )
 
     def check(self, title: str, *, strict: bool, expiring: bool, waitaof: bool) -> None:
