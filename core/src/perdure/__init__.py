@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perdure.runtime.results import PendingTurn, TurnResult
     from perdure.runtime.session import Session
     from perdure.runtime.tools import Tool, ToolContext, tool
+    from perdure.runtime.worker import Worker
 
 _PLACES = {
     "Agent": "runtime.agent",
@@ -35,6 +36,7 @@ _PLACES = {
     "ToolContext": "runtime.tools",
     "TurnResult": "runtime.results",
     "Usage": "runtime.messages",
+    "Worker": "runtime.worker",
     "open_store": "opening",
     "safe_id": "contracts.ids",
     "tool": "runtime.tools",
@@ -67,6 +69,7 @@ __all__ = [
     "ToolContext",
     "TurnResult",
     "Usage",
+    "Worker",
     "open_store",
     "safe_id",
     "tool",
