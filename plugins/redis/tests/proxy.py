@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @dataclass(eq=False)
@@ -28,14 +32,14 @@ class Fault:
 class Proxy:
     """Listens on a port of its own and forwards command by command."""
 
-    def __init__(self, target: int) -> None:
-        self.target = target
+    def __init__(self, target: int, tls: ssl.SSLContext | None = None) -> None:
+        self.target, self.tls = target, tls
         self.faults: list[Fault] = []
         self.commands: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plugins.redis.tests.proxy import Proxy
 from plugins.redis.tests.servers import Server
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.sentinel import SentinelConnectionPool
@@ -33,6 +35,7 @@ from perdure_redis.journal import RedisJournal
 from perdure_redis.plugin import Options
 
 Maker = Callable[..., Append]
+CERTIFICATE = Path(__file__).parent / "tls.pem"
 anyio = pytest.mark.anyio
 
 
@@ -95,11 +98,38 @@ async def test_a_url_names_sentinels_and_clusters() -> None:
         "redis+sentinel://h",
         "redis+cluster://h/1",
         "redis+cluster:",
+        "redis://h?ca=/ca.pem",
+        "redis+cluster://h?cert=/c.pem",
+        "rediss://h?cert_key=/k.pem",
+        "redis+unix:/run/r.sock?tls=true",
+        "redis://h?sentinel_password=s",
     ],
 )
 def test_a_url_that_lacks_something_is_refused(text: str) -> None:
     with pytest.raises(StoreURLError):
         clients_of(parsed(text))
+
+
+@pytest.mark.parametrize("scheme", ["rediss", "redis"])
+@anyio
+async def test_tls_is_spoken_to_whom_it_is_trusted(server: Server, scheme: str, namespace: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    url, tls = f"{scheme}://{{}}:{{}}?namespace={namespace}", "" if scheme == "rediss" else "&tls=true"
+    async with Proxy(server.port, context) as proxy:
+        async with perdure.open_store(url.format("127.0.0.1", proxy.port) + f"{tls}&ca={CERTIFICATE}") as store:
+            assert await store.sessions.append("s", [{"n": 1}], expected_version=0, version=3) == 3
+        assert "EVALSHA" in proxy.commands
+        proxy.commands.clear()
+        for text in (
+            url.format("127.0.0.1", proxy.port) + tls,  # a certificate that nobody vouches for
+            url.format("localhost", proxy.port) + f"{tls}&ca={CERTIFICATE}",  # one of another name
+        ):
+            with pytest.raises(StoreUnavailableError):
+                await perdure.open_store(text)
+        assert proxy.commands == []
+    with pytest.raises(StoreUnavailableError):  # a server that does not speak it
+        await perdure.open_store(url.format("127.0.0.1", server.port) + f"{tls}&ca={CERTIFICATE}&timeout=0.3")
 
 
 @pytest.mark.parametrize("option", ["ttl=0", "ttl=-1", "wait=-1", "timeout=0", "strict=2", "protocol=4", "retries=3"])

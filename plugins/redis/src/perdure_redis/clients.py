@@ -42,6 +42,7 @@ def clients_of(url: StoreURL) -> Clients:
     """
     options = url.options if isinstance(url.options, Options) else Options()
     tls = url.scheme == "rediss" or options.tls
+    _check_options(url, options, tls)
     common = _connection(url, options) | (_tls(options) if tls else {})
     if url.scheme == "redis+unix":
         if url.hosts or not url.path:
@@ -60,6 +61,20 @@ def clients_of(url: StoreURL) -> Clients:
     return Clients(
         Redis(host=host.name or "localhost", port=host.port or PORT, db=_db(url, options, url.path), **common)
     )
+
+
+def _check_options(url: StoreURL, options: Options, tls: bool) -> None:
+    """Refuse what would have no effect: who names a certificate means TLS."""
+    if options.tls and url.scheme == "redis+unix":
+        raise _refused(url, "asks for TLS, which a socket of this machine does not speak")
+    for name in ("ca", "cert", "cert_key"):
+        if getattr(options, name) is not None and not tls:
+            raise _refused(url, f"has the option {name} without TLS; take rediss, or tls=true")
+    if options.cert_key is not None and options.cert is None:
+        raise _refused(url, "has the option cert_key without cert")
+    for name in ("sentinel_username", "sentinel_password"):
+        if getattr(options, name) is not None and url.scheme != "redis+sentinel":
+            raise _refused(url, f"has the option {name}, which is for redis+sentinel")
 
 
 def _sentinel(url: StoreURL, options: Options, common: dict[str, Any]) -> Clients:

@@ -21,7 +21,7 @@ class Options(BaseModel):
         max_connections: How many calls go on at once; others wait for a connection.
         protocol: RESP 2 or 3.
         db: The number of the database; it may stand in the path too.
-        tls: Whether Sentinel and Cluster are spoken to over TLS; `rediss:` says so itself.
+        tls: Whether the servers are spoken to over TLS; `rediss:` says so itself.
         ca: A file with the certificates to trust; `None`: the system's.
         cert: A file with the client's certificate.
         cert_key: A file with the client's private key.
