@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
-COMMANDS = ("stores", "doctor", "demo")
+COMMANDS = ("stores", "doctor", "demo", "worker")
 """Each is a module of this package with a function of the same name. One that is not there is left out."""
 
 
