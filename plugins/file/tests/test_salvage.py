@@ -129,16 +129,20 @@ async def test_lost_and_doubled_pieces_are_found(journal: FileJournal, file_of: 
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"nothing of ours\n"], ids=["empty", "zeros", "other"])
-async def test_what_has_nothing_whole_is_kept_and_said(
+async def test_what_has_nothing_whole_stays_damaged_and_never_becomes_an_empty_session(
     journal: FileJournal, op: Any, file_of: Any, lines: list[bytes], content: bytes
 ) -> None:
     put(file_of("s"), [content])
     report = salvage(file_of("s"))
-    assert (report.version, report.count, report.recovered) == (None, 0, 0)
+    assert (report.version, report.count, report.recovered, report.kept_as) == (None, 0, None, None)
     assert any("no whole commit" in problem.what for problem in report.problems)
-    assert report.kept_as is not None
-    assert report.kept_as.read_bytes() == content
-    assert await numbers(journal, op) == []
+    assert "remove the file" in report.way_out
+    assert file_of("s").read_bytes() == content
+    with pytest.raises(StoreCorruptedError):
+        await op.read(journal, "s")
+    file_of("s").unlink()  # the way out
+    assert await op.read(journal, "s") is None
+    assert await journal.write([op.append("s", expected=0, first=50)]) == (50,)
 
 
 async def test_an_approval_without_a_whole_commit_stays_where_it_is(root: Path, file_of: Any, journal: Any) -> None:

@@ -66,8 +66,11 @@ class Directory:
         for missing in [folder for folder in (*reversed(path.parents), path) if not folder.exists()]:
             with contextlib.suppress(FileExistsError):  # another process was faster
                 self.disk.make_directory(str(missing), None)
-            self._sync_path(missing.parent)
         self.enter()
+        if self.disk.status_at(self._namespace, self._folders[()]) is None:
+            # Also for folders that were there: whoever made them may have died before this. The namespace comes after it.
+            for parent in path.parents:
+                self._sync_path(parent)
         try:
             folder = self.make(TEMPORARY)
             if self._shared:
@@ -193,11 +196,16 @@ class Directory:
         self._settled.add(path)
 
     def _sync_path(self, path: Path) -> None:
-        folder = self.disk.open(str(path), os.O_RDONLY | os.O_DIRECTORY, None)
         try:
-            self.disk.sync(folder)
-        finally:
-            self.disk.close(folder)
+            folder = self.disk.open(str(path), os.O_RDONLY | os.O_DIRECTORY, None)
+            try:
+                self.disk.sync(folder)
+            finally:
+                self.disk.close(folder)
+        except OSError as error:
+            # It may not be read, or is of a file system that syncs no folder: then nobody has made a folder there.
+            if error.errno not in (*READ_ONLY, errno.EINVAL):
+                raise
 
     def _probe(self, folder: int) -> None:
         """Refuse a mount on which two handles of a file do not exclude each other: some accept every lock."""

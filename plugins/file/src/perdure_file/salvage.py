@@ -150,8 +150,8 @@ def salvage(path: str | Path, *, busy_timeout: float = 5.0, shared: bool = True,
 
     Returns:
         What was found. Items in `unproven` were taken over too. A turn journal or an approval without a whole commit
-        cannot be recovered, since what it is stands there, nor can the file of another key. It stays where it is,
-        `way_out` says what to do, and `recovered` is `None`.
+        cannot be recovered, since what it is stands there; nor a session without a whole item; nor the file of another
+        key. It stays where it is, `way_out` says what to do, and `recovered` is `None`.
 
     Raises:
         As `verify`, and what writing raises.
@@ -335,7 +335,7 @@ def _examined(located: _Located) -> tuple[FileReport, _Found]:
             lost = f"the commit after version {found.commit.version} is lost, and with it the state, status and times it set"
         else:
             lost = "no whole commit was found: state, scope, status and times are lost"
-            if located.place.part != Part.SESSIONS:
+            if located.place.part != Part.SESSIONS or not found.lines:  # an empty history is not what was there
                 found.way_out = "restore a backup, or remove the file, so that its key is absent"
         found.problems.append(Problem(number, len(content), lost))
     version = None if found.commit is None else found.commit.version
