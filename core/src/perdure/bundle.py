@@ -6,10 +6,12 @@ import contextlib
 from dataclasses import replace as dataclass_replace
 from typing import TYPE_CHECKING, Self
 
+from perdure import observers
 from perdure.absent import AbsentApprovals, AbsentCheckpoints, AbsentSessions
 from perdure.clock import SYSTEM_CLOCK
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, READY, CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
+from perdure.contracts.store import Store
 from perdure.conversation import delete_session, journal_of, undecided
 from perdure.errors import (
     ApprovalExpiredError,
@@ -18,9 +20,9 @@ from perdure.errors import (
     UnsupportedOperationError,
     VersionConflictError,
 )
+from perdure.event_log import log_event
 from perdure.journal.stores import JournalCheckpoints, JournalSessions
 from perdure.listening import Channels
-from perdure.observers import observe
 from perdure.ownership import Lease, Ownership, Process
 from perdure.prune import prune
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import CheckpointStore
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore
+    from perdure.events import RunEvent
     from perdure.prune import PruneReport
 
 
@@ -82,11 +85,14 @@ class AgentStore:
         self.approvals: ApprovalStore = AbsentApprovals() if approvals is None else approvals
         self.clock: Clock = SYSTEM_CLOCK if clock is None else clock
         self.ownership = Ownership(self.clock, process, lease)
-        self.channels = Channels(observe)
+        self.channels = Channels(_sent)
         self._closing = closing
         if clock is not None:
             for part in (self.sessions, self.checkpoints, self.approvals):
                 part.bind(clock=clock)
+        for name, sink in observers.STORE_CALLS.items():
+            if name in self and isinstance(part := getattr(self, name), Store):
+                part.bind(sink=sink)
 
     def __contains__(self, part: str) -> bool:
         """Whether a part (`sessions`, `checkpoints`, `approvals`) is there."""
@@ -104,12 +110,14 @@ class AgentStore:
     async def close(self) -> None:
         """Close what this bundle opened. Idempotent; stores that were handed in stay open.
 
-        Detached turns end as by a crash first: they stay pending, and have no owner.
+        Detached turns end as by a crash first: they stay pending, and have no owner. At last it waits, for a few seconds
+        at most, until the observers have heard of what was sent.
         """
         await self.channels.close()
         closing, self._closing = self._closing, None
         if closing is not None:
             await closing()
+        await observers.catch_up()
 
     @property
     def atomic(self) -> bool:
@@ -223,3 +231,9 @@ class AgentStore:
             UnsupportedOperationError: A part cannot list or delete; nothing was removed.
         """
         return await prune(self, older_than=older_than, dry_run=dry_run)
+
+
+def _sent(event: RunEvent) -> None:
+    """Log an event that was sent, and tell the observers of it."""
+    log_event(event)
+    observers.observe(event)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, final
 from perdure.clock import SYSTEM_CLOCK
 from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.records import MAX_RECORD
+from perdure.contracts.watching import UNWATCHED, Unwatched, Watch
 from perdure.errors import (
     OutcomeUnknownError,
     PerdureError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from perdure.clock import Clock
+    from perdure.contracts.watching import StoreSink
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +44,7 @@ class Store(ABC):
     clock: Clock = SYSTEM_CLOCK
     max_record: int = MAX_RECORD
 
+    _event_sink: StoreSink | None = None
     _home: tuple[int, asyncio.AbstractEventLoop] | None = None
     _closed: bool = False
 
@@ -51,12 +54,14 @@ class Store(ABC):
         return type(self).__name__
 
     @final
-    def bind(self, *, clock: Clock | None = None, max_record: int | None = None) -> None:
-        """Set the clock and the limit; called by the bundle that the store becomes part of."""
+    def bind(self, *, clock: Clock | None = None, max_record: int | None = None, sink: StoreSink | None = None) -> None:
+        """Set the clock, the limit and who is told of calls; called by the bundle that the store becomes part of."""
         if clock is not None:
             self.clock = clock
         if max_record is not None:
             self.max_record = max_record
+        if sink is not None:
+            self._event_sink = sink
 
     @final
     def seal(self) -> None:
@@ -88,24 +93,35 @@ class Store(ABC):
         self, operation: str, key: str, method: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         self._enter()
-        try:
-            return await method(*args, **kwargs)
-        except PerdureError:
-            raise
-        except Exception as error:
-            raise StoreUnavailableError(operation, key, describe(error)) from error
+        with self._watch_call(operation) as watch:
+            try:
+                answer = await method(*args, **kwargs)
+            except PerdureError:
+                raise
+            except Exception as error:
+                raise StoreUnavailableError(operation, key, describe(error)) from error
+            watch.moved(answer)
+            return answer
 
     @final
     async def _writing(
         self, operation: str, key: str, method: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         self._enter()
-        try:
-            return await method(*args, **kwargs)
-        except PerdureError:
-            raise
-        except Exception as error:
-            raise OutcomeUnknownError(operation, key, describe(error)) from error
+        with self._watch_call(operation) as watch:
+            watch.moved(*args, *kwargs.values())
+            try:
+                return await method(*args, **kwargs)
+            except PerdureError:
+                raise
+            except Exception as error:
+                raise OutcomeUnknownError(operation, key, describe(error)) from error
+
+    @final
+    def _watch_call(self, operation: str) -> Unwatched:
+        """Return what stands around a call of the backend; it costs next to nothing while nobody listens."""
+        sink = self._event_sink
+        return UNWATCHED if sink is None or not sink.wanted else Watch(sink, self.clock, operation)
 
 
 def describe(error: BaseException) -> str:
