@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
-from perdure.backend import OutcomeUnknownError, StoreUnavailableError, UnsupportedOperationError, VersionConflictError
+from perdure.backend import (
+    OutcomeUnknownError,
+    StoreCorruptedError,
+    StoreUnavailableError,
+    UnsupportedOperationError,
+    VersionConflictError,
+)
 from perdure_file.disk import Disk
 from perdure_file.journal import FileJournal
+from perdure_file.salvage import doctor
 
 pytestmark = pytest.mark.anyio
 
@@ -153,6 +160,37 @@ async def test_a_delete_whose_sync_fails_is_unknown_and_saying_absent_waits_for_
     assert await journal.write([op.append("s", expected=0, first=77)]) == (77,)
 
 
+async def test_a_mark_that_cannot_be_taken_away_fails_no_write_that_is_on_the_disk(
+    journal: FileJournal, op: Any, disk: Any, root: Path
+) -> None:
+    disk.fail("truncate", errno.EIO, after=1)  # a mark is set, and taken away
+    assert await journal.write([op.append("s", b'{"n":0}', expected=0)]) == (1,)
+    disk.fail("truncate", errno.EIO, after=3)
+    assert await journal.write([op.replace("s", 0, b'{"n":1}', expected=1)]) == (2,)
+    descriptors = disk.calls["open"] - disk.calls["close"]
+    disk.fail("truncate", errno.EIO, after=3)
+    assert await journal.write([op.replace("s", 0, b'{"n":2}', expected=2)]) == (3,)
+    assert disk.calls["open"] - disk.calls["close"] == descriptors
+    disk.fail("truncate", errno.EIO, after=3)
+    assert await journal.write([op.delete("s", expected=3)]) == (3,)
+    assert await journal.write([op.append("s", expected=0, first=9)]) == (9,)
+    assert await journal.write([op.delete("s", expected=9)]) == (9,)
+    assert op.files(root) == []
+
+
+async def test_a_doubt_that_cannot_even_be_marked_is_kept_by_its_process(
+    journal: FileJournal, op: Any, disk: Any, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("s")])
+    identity = file_of("s").stat().st_ino
+    disk.fail("sync", errno.EIO)
+    disk.fail("truncate", errno.EIO)
+    with pytest.raises(OutcomeUnknownError):
+        await journal.write([op.append("s", b"{}")])
+    await journal.write([op.append("s", b"{}", expected=2)])
+    assert file_of("s").stat().st_ino != identity  # written anew, not built on what only looks written
+
+
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EPERM])
 async def test_a_read_only_directory_is_read_and_not_written(root: Path, op: Any, code: int) -> None:
     writer = FileJournal(root)
@@ -203,19 +241,19 @@ async def test_damage_in_a_read_only_directory_is_said(root: Path, op: Any, file
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
-    """Mount a disk of 256 KiB; answer where, and what makes it larger."""
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], object]]]:
+    """Mount a disk of 256 KiB; answer where, and what mounts it again with other options."""
     mount = tmp_path / "small"
     mount.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", mount], capture_output=True, check=False)
     if made.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
-    yield mount, lambda: subprocess.run(["mount", "-o", "remount,size=10m", mount], check=True)
+    yield mount, lambda options: subprocess.run(["mount", "-o", f"remount,{options}", mount], check=True)
     subprocess.run(["umount", mount], check=True)
 
 
-async def test_a_real_disk_that_is_full(small_disk: tuple[Path, Callable[[], object]], op: Any) -> None:
-    mount, grow = small_disk
+async def test_a_real_disk_that_is_full(small_disk: tuple[Path, Callable[[str], object]], op: Any) -> None:
+    mount, remount = small_disk
     journal = FileJournal(mount / "store")
     await journal.open()
     await journal.write([op.append("s", b'{"n":0}', first=1)])
@@ -230,9 +268,35 @@ async def test_a_real_disk_that_is_full(small_disk: tuple[Path, Callable[[], obj
         await journal.write([op.append("new", b'{"x":"%s"}' % (b"x" * 20_000))])
     assert await op.read(journal, "new") is None
     assert (await op.read(journal, "s")).count == version
-    grow()
+    remount("size=10m")
     assert await journal.write([op.append("s", b"{}", expected=version)]) == (version + 1,)
     await journal.close()
+
+
+async def test_a_real_disk_that_is_read_only(small_disk: tuple[Path, Callable[[str], object]], op: Any) -> None:
+    mount, remount = small_disk
+    writer = FileJournal(mount / "store")
+    await writer.open()
+    await writer.write([op.append("s", b"{}", first=1)])
+    await writer.write([op.append("bad", b"{}", first=1)])
+    await writer.close()
+    (mount / "store/default/sessions/bad.jsonl").write_bytes(b"x")
+    remount("ro")
+    journal = FileJournal(mount / "store")
+    await journal.open()
+    assert list((await op.read(journal, "s")).items) == [b"{}"]
+    with pytest.raises(StoreCorruptedError):
+        await op.read(journal, "bad")
+    for operation in (op.append("s", b"{}"), op.append("new"), op.replace("s", 0), op.delete("s")):
+        with pytest.raises(StoreUnavailableError):
+            await journal.write([operation])
+    await journal.close()
+    bad, whole = doctor(mount / "store")
+    assert (bad.whole, whole.whole) == (False, True)
+    bad, whole = doctor(mount / "store", repair=True)
+    assert (bad.recovered, whole.whole) == (None, True)
+    with pytest.raises(StoreUnavailableError):
+        await FileJournal(mount / "new").open()
 
 
 async def test_several_operations_at_once_are_not_offered(journal: FileJournal, op: Any) -> None:

@@ -60,9 +60,10 @@ async def test_a_whole_file_is_whole_and_stays(journal: FileJournal, op: Any, fi
         (b"42\n", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
         (b"\0" * 40 + b"\n", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
         (b"", [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
+        (b'{"base64":"123456789"}\n', [0, 1, 2, 3, 5, 6, 7, 8, 9], 0),
         (b'{"item":{"n":44}}\n', [0, 1, 2, 3, 44, 5, 6, 7, 8, 9], 1),
     ],
-    ids=["half", "empty", "number", "zeros", "gone", "changed"],
+    ids=str.split("half empty number zeros gone base64 changed"),
 )
 async def test_a_bad_record_hides_no_other(
     journal: FileJournal, op: Any, file_of: Any, lines: list[bytes], spoiled: bytes, recovered: Any, unproven: int

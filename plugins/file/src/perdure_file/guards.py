@@ -83,10 +83,15 @@ class Guard:
             self.mutex.release()
 
     def mark(self, *, doubtful: bool = True) -> None:
-        """Set or remove the mark."""
-        if self._lock is not None:
-            self._disk.truncate(self._lock, int(doubtful))
-        self.marked = doubtful
+        """Set or remove the mark. One that cannot be removed does no harm: the next writer does more than it must."""
+        self.marked = self.marked or doubtful  # also if it cannot be set
+        try:
+            if self._lock is not None:
+                self._disk.truncate(self._lock, int(doubtful))
+            self.marked = doubtful
+        except OSError:
+            if doubtful:
+                raise
 
     def adopt(self, log: Log | None) -> None:
         """Take what is the key's file from now on; `None`: it has none."""
@@ -149,7 +154,7 @@ class Guard:
     def _is_at_its_name(self, lock: int, folder: int) -> bool:
         try:
             found = self._disk.status_at(self.place.lock, folder)
-            self.marked = found is not None and found.st_size > 0
+            self.marked = self.marked or (found is not None and found.st_size > 0)
             return found is not None and os.path.samestat(found, self._disk.status(lock))
         except BaseException:
             self._close_lock()  # it is held

@@ -32,6 +32,7 @@ _LARGE = 1 << 16
 """A batch of so many bytes is not copied to take it apart."""
 
 _SEAL = len(',"check":"01234567"}\n')
+_BASE64_LINE = re.compile(rb'\{"base64":"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"\}')
 _SEALED = re.compile(rb',"check":"[0-9a-f]{8}"\}\Z')
 _SEALED_AND_MORE = re.compile(rb',"check":"[0-9a-f]{8}"\}.')
 _NOTHING = msgspec.Raw()
@@ -53,6 +54,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         count: How many items it has.
         items: How many of them this write added.
         offset: Where the write begins in the file.
+        size: How many bytes the lines of its items have, so that the commit's own place is known.
         rewritten: The version of the last `Replace`, or 0.
         created_at: When the key was made.
         updated_at: When it was written last.
@@ -64,6 +66,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int
     items: int
     offset: int
+    size: int
     rewritten: int
     created_at: datetime
     updated_at: datetime
@@ -150,8 +153,8 @@ def write_batch(
             _field(b"data", head.data or None),
         )
     )
-    commit = b'%s{"version":%d,"count":%d,"items":%d,"offset":%d,"rewritten":%d,' % (
-        *(COMMIT, version, before + len(lines), len(lines), offset, rewritten),
+    commit = b'%s{"version":%d,"count":%d,"items":%d,"offset":%d,"size":%d,"rewritten":%d,' % (
+        *(COMMIT, version, before + len(lines), len(lines), offset, len(batch), rewritten),
     )
     times = b'"created_at":"%s","updated_at":"%s",' % (_instant(created_at), _instant(updated_at))
     return batch + _sealed(b'%s%s%s"crc32":"%08x"}' % (commit, times, fields, crc32(batch)))
@@ -199,7 +202,7 @@ def is_item(line: bytes) -> bool:
     """Whether a line without its newline is whole: an item as it could have been written."""
     if line.startswith(ITEM):
         return line.endswith(b"}") and _is_line_of_json(line) and _is_line_of_json(line[len(ITEM) : -1])
-    return re.fullmatch(rb'\{"base64":"[A-Za-z0-9+/]*={0,2}"\}', line) is not None
+    return _BASE64_LINE.fullmatch(line) is not None
 
 
 def is_torn(rest: bytes) -> bool:

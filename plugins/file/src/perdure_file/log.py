@@ -165,10 +165,16 @@ class Log:
         return None if mark < 0 else (self._commit(data[mark + 1 : newline + 1], start + mark + 1), start + newline + 1)
 
     def _commit(self, line: bytes, offset: int) -> Commit:
+        """Read the commit line at an offset. An older one that stands at the end, where it does not belong, is refused."""
         try:
-            return read_commit(line)
+            commit = read_commit(line)
         except BadLineError as error:
             raise self.damaged(offset, str(error)) from error
+        if commit.offset + commit.size != offset:
+            for _ in self.batches(self._opening(), offset + len(line)):
+                pass  # until the first one that is not where it was written
+            raise self.damaged(offset, f"the commit belongs at offset {commit.offset + commit.size}")
+        return commit
 
     def _before(self, tail: Tail, index: int) -> int:
         """Return where a batch begins that has the item, or that comes shortly before the one that has it.

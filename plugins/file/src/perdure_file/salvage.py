@@ -67,7 +67,7 @@ class FileReport:
 
     Attributes:
         path: The file.
-        version: The version of its last whole commit; `None`: it has none.
+        version: The highest version of its whole commits; `None`: it has none.
         count: How many items have been proven by their commits.
         unproven: How many more are whole lines, of whose content nothing can be said since their commit is damaged.
         torn: How many bytes at the end are left of a write that was not finished. That is no damage.
@@ -234,7 +234,8 @@ class _Found:
 
     Attributes:
         written_at: When the file was written last, as the file system says.
-        commit: The last whole commit.
+        commit: The whole commit of the highest version.
+        last: The one that was read last: another one, where pieces are not in their order.
         count: How many items have been proven.
         unproven: How many have not.
         lines: The lines of all of them, in their order.
@@ -245,6 +246,7 @@ class _Found:
 
     written_at: datetime
     commit: Commit | None = None
+    last: Commit | None = None
     count: int = 0
     unproven: int = 0
     lines: list[bytes] = field(default_factory=list[bytes])
@@ -265,10 +267,14 @@ class _Found:
         self.take_unproven()
         self.lines += [line for _, _, line in proven]
         self.count += len(proven)
-        version, before = (None, 0) if self.commit is None else (self.commit.version + 1, self.commit.count)
+        version, before = (None, 0) if self.last is None else (self.last.version + 1, self.last.count)
         if version not in (None, commit.version) or before != commit.count - commit.items:
             self.problems.append(Problem(number, offset, "what was written before this commit is missing"))
-        self.commit = commit
+        elif not self.problems and commit.offset + commit.size != offset:
+            self.problems.append(Problem(number, offset, "the commit stands elsewhere than it was written"))
+        self.last = commit
+        if self.commit is None or commit.version > self.commit.version:
+            self.commit = commit
 
     def take_unproven(self) -> None:
         """Take the whole ones among the lines whose commit is damaged."""
