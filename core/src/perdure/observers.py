@@ -141,9 +141,9 @@ class Observers:
             item = queue.get()
             if isinstance(item, _Mark):
                 item.reached()
-                continue
-            for observer in self._observers:
-                observer.tell(item)
+            else:
+                for observer in self._observers:
+                    observer.tell(item)
             if queue.empty():
                 self._full = False
 
