@@ -1,6 +1,8 @@
 """What is written comes back, in every window, and other tools can read it."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.backend import Head, SchemaVersionError, VersionConflictError
+from perdure.backend import Head, SchemaVersionError, VersionConflictError, journal_stores
 from perdure_file.disk import Disk
 from perdure_file.journal import FileJournal
 from perdure_file.lines import _sealed, is_torn, read_batch, read_commit, write_batch
@@ -163,3 +165,28 @@ def test_every_beginning_of_a_write_is_torn_and_none_with_a_spoiled_end_is(
     cut = choose.draw(st.integers(0, len(data) - 1))
     assert is_torn(data[:cut])
     assert is_torn(data[:cut] + b"\0" * 9) or cut == len(data) - 1
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+async def test_the_files_are_readable_with_jq_as_the_reference_page_says(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path]
+) -> None:
+    stores = journal_stores(journal)
+    records: list[dict[str, Any]] = [{"n": 1, "text": "a\0\u2028"}, {"n": -0.0}, {"n": 10**20}]
+    await stores.sessions.append("Alice", records[:1], state={"title": "t"}, scope="acme")
+    await stores.sessions.append("Alice", records[1:])
+
+    def jq(*arguments: str, text: bytes) -> list[Any]:
+        told = subprocess.run(["jq", "-c", *arguments], input=text, capture_output=True, check=True).stdout
+        return [json.loads(line) for line in told.splitlines()]
+
+    content = file_of("Alice").read_bytes()
+    assert len(jq(".", text=content)) == 6
+    assert [item["n"] for item in jq('select(has("item")).item', text=content)] == [1, 0, 10**20]
+    last = content.splitlines(keepends=True)[-1]
+    (told,) = jq(".commit | {version, count, group, data}", text=last)
+    assert (told["count"], told["group"], told["data"]) == (3, "acme", {"title": "t"})
+    # Half of a surrogate pair, which jq refuses and others take: its line, and no other, can be passed over.
+    await stores.sessions.append("Alice", [{"text": "\ud800"}, {"n": 3}])
+    found = jq("-R", 'fromjson? | select(has("item")).item', text=file_of("Alice").read_bytes())
+    assert [item["n"] for item in found if "n" in item] == [1, 0, 10**20, 3]
