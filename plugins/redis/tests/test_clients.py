@@ -215,6 +215,45 @@ async def test_one_namespace_may_begin_another(client: Redis, append: Maker, nam
 
 
 @anyio
+async def test_texts_that_mean_something_elsewhere_are_texts(server: Server, namespace: str) -> None:
+    texts = [
+        "{a}",
+        "{}",
+        "a:b",
+        "a",
+        "*",
+        "a*",
+        "?",
+        "[x]",
+        "[",
+        "(",
+        "a\\",
+        "a b",
+        "a|b",
+        "é",
+        "e\u0301",
+        "日本",
+        "\x00",
+    ]
+    async with perdure.open_store(f"{server.url}?namespace={namespace}") as store:
+        for text in texts:
+            if text != "a":  # a valid id is its own
+                with pytest.raises(InvalidIdError):
+                    await store.sessions.append(text, [{"plain": text}])
+            await store.sessions.append(perdure.safe_id(text), [{"text": text}], scope=text, state={"text": text})
+        for text in texts:
+            page = await store.sessions.list(scope=text)
+            assert [(info.session_id, info.scope) for info in page.items] == [(perdure.safe_id(text), text)]
+        assert len((await store.sessions.list()).items) == len(texts)
+        for text in texts:
+            found = await store.sessions.load(perdure.safe_id(text), last=1)
+            assert found is not None
+            assert (found.records[0], found.state) == ({"text": text}, {"text": text})
+            assert await store.sessions.delete(perdure.safe_id(text))
+            assert not (await store.sessions.list(scope=text)).items
+
+
+@anyio
 async def test_a_journal_is_open_between_open_and_close(client: Redis, append: Maker) -> None:
     journal = RedisJournal(client)
     for state in ("not yet", "no more"):

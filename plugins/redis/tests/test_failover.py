@@ -4,14 +4,59 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from plugins.redis.tests.proxy import Proxy
 from plugins.redis.tests.servers import Server
+from redis.asyncio import Redis
 
-from perdure.backend import Append, Key, OutcomeUnknownError, Part, StoreUnavailableError, StoreURL
+from perdure.backend import (
+    Append,
+    Key,
+    OutcomeUnknownError,
+    Part,
+    StoreCorruptedError,
+    StoreUnavailableError,
+    StoreURL,
+    VersionConflictError,
+)
+from perdure_redis.acknowledgement import Acknowledgement
 from perdure_redis.journal import RedisJournal
 
-pytestmark = [pytest.mark.anyio, pytest.mark.soak]
+pytestmark = pytest.mark.anyio
 
 
+async def test_who_takes_over_lacks_the_scripts_and_perhaps_writes(
+    servers: Callable[..., Server], append: Callable[..., Append]
+) -> None:
+    master = servers(options={"repl-diskless-sync-delay": "0"}).start()
+    replica = servers(options={"replicaof": f"127.0.0.1 {master.port}"}).start()
+    replica.linked()
+    async with Proxy(master.port) as proxy, Redis(port=proxy.port) as client:
+        journal = RedisJournal(client, wait=1)
+        await journal.open()
+        for name in ("kept", "behind"):
+            assert await journal.write([append(name, b"1", first=5)]) == (5,)
+        replica.ask("REPLICAOF", "NO", "ONE")
+        journal._acknowledged = Acknowledgement(0, waitaof=False, timeout=1)
+        assert await journal.write([append("behind", b"2")]) == (6,)
+        assert await journal.write([append("lost", b"1", first=3)]) == (3,)
+        master.kill()
+        with pytest.raises((OutcomeUnknownError, StoreUnavailableError)):
+            await journal.write([append("kept", b"2", expected=5)])
+        proxy.target = replica.port
+        replica.ask("SCRIPT", "FLUSH")
+        proxy.commands.clear()
+        assert await journal.write([append("kept", b"2", expected=5)]) == (6,)
+        assert [name for name in proxy.commands if name.startswith("EVAL")] == ["EVALSHA", "EVAL"]
+        for call in (journal.read(Key(Part.SESSIONS, "behind")), journal.write([append("behind", b"3")])):
+            with pytest.raises(StoreCorruptedError, match="from version 6 to 5"):
+                await call
+        assert await journal.read(Key(Part.SESSIONS, "lost")) is None
+        with pytest.raises(VersionConflictError) as caught:
+            await journal.write([append("lost", b"2", expected=3)])
+        assert caught.value.actual == 0
+
+
+@pytest.mark.soak
 async def test_a_failover_loses_nothing_that_a_replica_had(
     servers: Callable[..., Server], append: Callable[..., Append]
 ) -> None:

@@ -218,9 +218,12 @@ async def test_a_wait_that_is_refused_leaves_the_outcome_open(server: Server, ap
     server.ask("ACL", "DELUSER", "impatient")
 
 
-async def test_out_of_memory_writes_nothing_and_passes(servers: Servers, append: Maker, opened: Opener) -> None:
+@pytest.mark.parametrize("options", [{}, {"ttl": 1000}])
+async def test_out_of_memory_writes_nothing_and_passes(
+    servers: Servers, append: Maker, opened: Opener, options: dict[str, int]
+) -> None:
     server = servers(options={"maxmemory": "12mb", "maxmemory-policy": "noeviction"}).start()
-    journal = await opened(server)
+    journal = await opened(server, **options)
     item, written = b"x" * 500_000, 0
     await journal.write([append("s", first=1)])
     refusal: StoreUnavailableError | None = None

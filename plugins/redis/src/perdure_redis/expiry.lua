@@ -41,14 +41,14 @@ local function sweep(index, part, found, at)
     local journal = journal_of(ARGV[3], part, id)
     local text = redis.pcall('LINDEX', journal, 0)
     if type(text) ~= 'table' or string.find(text.err, 'WRONGTYPE', 1, true) then
-      local live = type(text) == 'string' and parse(text)
-      redis.call('ZREM', due, member)
-      remove(index, members(filters(gone), ALL, id, gone.created, gone.updated))
-      if live and live.version then
-        add(index, members(filters(live), ALL, id, live.created, live.updated))
-        local left = redis.call('PTTL', journal)
-        if left >= 0 then redis.call('ZADD', due, at + left, signature(id, live)) end
+      local live, left, names, later = type(text) == 'string' and parse(text), -1, {}, ''
+      if live and live.version then -- its members are there: whoever wrote it put them there
+        names, later = members(filters(live), ALL, id, live.created, live.updated), signature(id, live)
+        left = redis.call('PTTL', journal)
       end
+      if left >= 0 then redis.pcall('ZADD', due, at + left, later) end
+      take(due, left >= 0 and without({member}, {later}) or {member})
+      take(index, without(members(filters(gone), ALL, id, gone.created, gone.updated), names))
     end
   end
 end

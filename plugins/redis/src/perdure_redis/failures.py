@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from perdure_redis.routes import Call
 
 # What a server answers instead of doing anything. Older servers put these words inside the message of a script's error; a
-# script's first write is where they check, so that a script that got them has written nothing. A key that is on its way to
-# another server of a cluster is met by the reads that come before.
+# script's first write is where they check, so that a script that got them has written nothing.
 REFUSED = re.compile(
     r"\b(BUSY|CLUSTERDOWN|CROSSSLOT|LOADING|MASTERDOWN|MISCONF|NOAUTH|NOPERM|NOREPLICAS|OOM|READONLY|TRYAGAIN|WRONGPASS)\b"
-    r"|unknown command|max number of clients|access a non local key"
+    r"|unknown command|max number of clients"
 )
 REFUSALS = (
     exceptions.AskError,

@@ -23,8 +23,20 @@ end
 
 local ALL, RECENT = {'i', 'c', 'r'}, {'r'}
 
-local function remove(index, names)
-  return redis.call('ZREM', index, unpack(names))
+-- While its slot moves, a cluster refuses to make a key anew, also one that a script has just emptied. So whatever is put into a
+-- sorted set is put there before anything is taken out, and taking out does not fail: what is left over is passed over by listings.
+local function take(set, names)
+  local taken = #names > 0 and redis.pcall('ZREM', set, unpack(names))
+  return type(taken) == 'number' and taken or 0
+end
+
+local function without(names, others)
+  local kept, left = {}, {}
+  for _, name in ipairs(others) do kept[name] = true end
+  for _, name in ipairs(names) do
+    if not kept[name] then left[#left + 1] = name end
+  end
+  return left
 end
 
 local function add(index, names)

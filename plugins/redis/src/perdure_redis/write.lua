@@ -96,17 +96,21 @@ local function store(n, at, head, first, last)
     if kind == 'R' then redis.call('LTRIM', journal, 0, ARGV[at + 4]) end
     if moved or updated ~= head.updated then
       local orders = moved and ALL or RECENT
-      local gone = members(before, orders, id, head.created, updated)
-      if remove(index, gone) < #gone then orders = ALL end -- the index was lost: put back what belongs there
-      add(index, members(after, orders, id, head.created, head.updated))
+      local names = members(after, orders, id, head.created, head.updated)
+      local gone = without(members(before, orders, id, head.created, updated), names)
+      add(index, names)
+      if take(index, gone) < #gone then -- the index was lost: put back what belongs there
+        add(index, members(after, ALL, id, head.created, head.updated))
+      end
     end
   end
   for from = first, last, 4000 do -- `unpack` has a limit
     redis.call('RPUSH', journal, unpack(ARGV, from, math.min(from + 3999, last)))
   end
   if ttl > 0 then
-    redis.call('ZREM', due_of(index), due_before)
-    redis.call('ZADD', due_of(index), clock + ttl, signature(id, head))
+    local due = signature(id, head)
+    redis.call('ZADD', due_of(index), clock + ttl, due)
+    take(due_of(index), without({due_before}, {due}))
   end
   return head.version, birth(head)
 end
@@ -114,21 +118,22 @@ end
 local answer = {'ok'}
 for n = 1, operations do
   local op = plan[n]
-  local version, born = '0', ''
-  if ARGV[op.at] ~= 'D' then
-    version, born = store(n, op.at, op.old, op.first, op.last)
-  elseif op.old then
-    local id, old = ARGV[op.at + 2], op.old
-    version = old.version
-    local journal, index = KEYS[2 * n - 1], KEYS[2 * n]
-    remove(index, members(filters(old), ALL, id, old.created, old.updated))
-    if op.found then redis.call('ZREM', due_of(index), signature(id, old)) end
-    redis.call('DEL', journal)
+  if ARGV[op.at] == 'D' then
+    answer[2 * n], answer[2 * n + 1] = op.old and op.old.version or '0', ''
+  else
+    answer[2 * n], answer[2 * n + 1] = store(n, op.at, op.old, op.first, op.last)
   end
-  answer[2 * n], answer[2 * n + 1] = version, born
 end
-
 if whole then put_off(ttl, clock, operations, conversation, index_ends) end
+for n = 1, operations do
+  local op, index = plan[n], KEYS[2 * n]
+  local id, old = ARGV[op.at + 2], op.old
+  if ARGV[op.at] == 'D' and old then
+    redis.call('DEL', KEYS[2 * n - 1])
+    take(index, members(filters(old), ALL, id, old.created, old.updated))
+    take(due_of(index), {signature(id, old)})
+  end
+end
 for n = 1, operations do
   if plan[n].found then sweep(KEYS[2 * n], ARGV[plan[n].at + 1], plan[n].found, clock) end
 end
