@@ -30,6 +30,10 @@ CATCH_UP: Final = 1.0
 """How long a call that has ended waits for its listeners to have heard of it, in seconds."""
 
 _log = logging.getLogger("perdure.listeners")
+_LOST: Final = "a listener raised; the event is lost to it"
+_RAISED: Final = (Exception, asyncio.CancelledError)
+"""What a listener may raise of its own, and never holds a turn up with: also a cancellation of what it waited for."""
+
 _hearing: ContextVar[Listener | None] = ContextVar("perdure_hearing", default=None)
 
 
@@ -40,12 +44,14 @@ class Listener:
         self._function = function
         self._context = copy_context()  # of whoever listens, not of the turn that is told of
         self._waiting: deque[RunEvent] = deque(maxlen=BACKLOG)
+        self._lagging = False
         self._task: asyncio.Task[None] | None = None
 
     def put(self, event: RunEvent) -> None:
         """Have the function hear of an event, soon."""
-        if len(self._waiting) == BACKLOG:
-            _log.warning("a listener is too slow; an event was dropped", extra={"listener": repr(self._function)})
+        if len(self._waiting) == BACKLOG and not self._lagging:
+            self._lagging = True
+            _log.warning("a listener is too slow; the oldest events are dropped", extra=self._named())
         self._waiting.append(event)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work(), context=self._context.copy())
@@ -60,6 +66,7 @@ class Listener:
         while self._waiting:
             batch = list(self._waiting)
             self._waiting.clear()
+            self._lagging = False
             if inspect.iscoroutinefunction(self._function):
                 for event in batch:
                     await self._tell(event)
@@ -72,8 +79,8 @@ class Listener:
             answer = self._function(event)
             if inspect.isawaitable(answer):
                 await answer
-        except Exception:  # noqa: BLE001  # reason: a listener never holds a turn up
-            self._report()
+        except _RAISED as error:
+            self._report(error)
 
     def _call(self, batch: list[RunEvent]) -> list[Awaitable[None]]:
         """Call a plain function; return what it gave to be awaited."""
@@ -81,8 +88,8 @@ class Listener:
         for event in batch:
             try:
                 answer = self._function(event)
-            except Exception:  # noqa: BLE001  # reason: a listener never holds a turn up
-                self._report()
+            except _RAISED:
+                _log.exception(_LOST, extra=self._named())
             else:
                 if inspect.isawaitable(answer):
                     answers.append(answer)
@@ -91,11 +98,18 @@ class Listener:
     async def _finish(self, answer: Awaitable[None]) -> None:
         try:
             await answer
-        except Exception:  # noqa: BLE001  # reason: a listener never holds a turn up
-            self._report()
+        except _RAISED as error:
+            self._report(error)
 
-    def _report(self) -> None:
-        _log.exception("a listener raised; the event is lost to it", extra={"listener": repr(self._function)})
+    def _report(self, error: BaseException) -> None:
+        """Log what the function raised; pass on a cancellation that is meant for the task that calls it."""
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise error
+        _log.error(_LOST, exc_info=error, extra=self._named())
+
+    def _named(self) -> dict[str, Any]:
+        return {"perdure": {"listener": repr(self._function)}}
 
 
 class Channel:
