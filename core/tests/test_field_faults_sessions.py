@@ -206,7 +206,7 @@ async def test_clear_leaves_nothing_behind(any_store: AgentStore) -> None:
     assert [message.text for message in model.calls[-1].messages] == ["hello"]
     transcript = await any_store.sessions.load("s")
     assert transcript is not None
-    assert transcript.records[-1]["spent"] == transcript.records[-1]["usage"]
+    assert transcript.records[-1]["spent"] == {**transcript.records[-1]["usage"], "steps": 1, "seconds": 0.0}
 
 
 async def test_an_aborted_input_is_not_merged_into_the_next(any_store: AgentStore) -> None:

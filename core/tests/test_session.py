@@ -46,7 +46,9 @@ async def test_a_result_tells_the_turn(any_store: AgentStore) -> None:
     assert await session.result(result.run_id) == result
     transcript = await any_store.sessions.load("s")
     assert transcript is not None
-    assert transcript.records[-1]["spent"] == Usage(2, 4, 2, 1.0).to_record()
+    spent = transcript.records[-1]["spent"]
+    assert Usage.from_record(spent) == Usage(2, 4, 2, 1.0)
+    assert spent["steps"] == 2
 
 
 async def test_the_model_sees_the_conversation_and_the_instructions(store: AgentStore) -> None:

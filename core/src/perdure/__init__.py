@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from perdure.opening import open_store
     from perdure.ownership import Lease
     from perdure.prune import PruneReport
-    from perdure.runtime.agent import Agent, Limits
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Message, ToolCall, Usage
     from perdure.runtime.results import PendingTurn, TurnResult
     from perdure.runtime.session import Session
@@ -26,7 +27,7 @@ _PLACES = {
     "Agent": "runtime.agent",
     "AgentStore": "bundle",
     "Lease": "ownership",
-    "Limits": "runtime.agent",
+    "Limits": "runtime.limits",
     "Message": "runtime.messages",
     "PendingTurn": "runtime.results",
     "PruneReport": "prune",

@@ -133,14 +133,7 @@ class Channel:
     ) -> E:
         """Send an event to the stream that is given, to the listeners, and to the observers."""
         self._seq += 1
-        event = kind(
-            run_id=run_id,
-            session_id=self._session_id,
-            seq=self._seq,
-            at=self._clock.now(),
-            resumed=resumed,
-            **facts,
-        )
+        event = self.make(kind, run_id, resumed=resumed, **facts)
         if sink is not None:
             sink(event)
         told: Any = event
@@ -148,6 +141,11 @@ class Channel:
             listener.put(told)
         self._observe(told)
         return event
+
+    def make(self, kind: type[E], run_id: str | None, *, resumed: bool = False, **facts: Any) -> E:
+        """Return an event without sending it; it has the number of the last one that was sent."""
+        at = self._clock.now()
+        return kind(run_id=run_id, session_id=self._session_id, seq=self._seq, at=at, resumed=resumed, **facts)
 
     def on(self, function: Callable[[Any], Awaitable[None] | None]) -> Callable[[], None]:
         """Have a function hear of every event from now on; return a function that ends it."""

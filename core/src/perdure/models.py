@@ -82,14 +82,18 @@ class Model(Protocol):
         ...
 
 
-async def respond(model: Model, request: ModelRequest) -> ModelResponse:
-    """Return a model's response to a request, its deltas left out."""
+async def respond(
+    model: Model, request: ModelRequest, on_delta: Callable[[TextDelta], object] | None = None
+) -> ModelResponse:
+    """Return a model's response to a request; `on_delta` is called with each piece of text that comes before it."""
     response: ModelResponse | None = None
     events = model.stream(request)
     try:
         async for event in events:
             if isinstance(event, ModelResponse):
                 response = event
+            elif on_delta is not None and isinstance(event, TextDelta):
+                on_delta(event)
     finally:
         if isinstance(events, AsyncGenerator):  # one that was left early is closed here, not by the collector
             await events.aclose()

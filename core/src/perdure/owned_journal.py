@@ -56,7 +56,8 @@ class OwnedJournal:
         self._checkpoints = checkpoints
         self._queue = asyncio.Lock()
         self._left: list[Record] = []
-        self._doubtful: list[CheckpointHead] = []
+        self._doubtful: list[tuple[CheckpointHead, list[Record]]] = []
+        self.on_written: Callable[[Sequence[Record]], object] = _nobody_asks
         self._renewed = ownership.clock.monotonic()
         self._lost = False
         self._released = False
@@ -114,9 +115,29 @@ class OwnedJournal:
         """Append entries and change fields of the head; renews the lease."""
         await uninterrupted(self._append(entries, at, changes))
 
+    async def append_unless(self, closed: Callable[[], bool], entries: Sequence[Record]) -> bool:
+        """Append entries on behalf of somebody else, unless the turn takes nothing more; return whether it did.
+
+        Whoever runs the turn goes on whatever becomes of this append. If its outcome is unknown and it landed after all,
+        the next append finds that out.
+        """
+
+        async def run() -> bool:
+            async with self._queue:
+                if closed() or self._released:
+                    return False
+                await self._append_in_turn(entries, None, {}, aside=True)
+                return True
+
+        return await uninterrupted(run())
+
     async def replace(self, entries: Sequence[Record], head: CheckpointHead, *, at: datetime | None = None) -> None:
         """Put entries in the place of all, set the head as given, and give the journal up."""
-        await uninterrupted(self._replace(entries, head, at))
+        await uninterrupted(self._replace(lambda _: (entries, head), at))
+
+    async def close(self, last: Callable[[int], tuple[Sequence[Record], CheckpointHead]]) -> None:
+        """Replace by what `last` makes, given the version that the journal will have, when nothing else can come in."""
+        await uninterrupted(self._replace(last, None))
 
     async def delete(self) -> None:
         """Delete the journal, the last step of deleting a conversation."""
@@ -203,29 +224,42 @@ class OwnedJournal:
             if not self._released and self._idle_for(self._ownership.lease.heartbeat):
                 await self._append_in_turn((), None, {})
 
-    async def _append_in_turn(self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any]) -> None:
+    async def _append_in_turn(
+        self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any], *, aside: bool = False
+    ) -> None:
+        """Append at the version held; `aside`: the turn goes on if nobody knows whether it landed, as after a heartbeat."""
         self._require_ours()
         head = replace(_renewed(self._ownership, self.head), **changes)
-        left = len(self._left)
-        items = [*self._left, *entries]
+        left = 0 if aside else len(self._left)
+        items = [*self._left[:left], *entries]
         try:
             await self._write(
-                lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
-                head,
+                lambda: (
+                    lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
+                    head,
+                )
             )
         except OutcomeUnknownError:
-            if not items:  # whoever appends entries stops, and whoever comes later reads them; a heartbeat just goes on
-                self._doubtful.append(head)
+            if aside or not items:  # whoever appends for the turn stops, and whoever comes later reads the entries
+                self._doubtful.append((head, items))
             raise
         del self._left[:left]
+        self._written(items)
 
-    async def _replace(self, entries: Sequence[Record], head: CheckpointHead, at: datetime | None) -> None:
+    async def _replace(
+        self, last: Callable[[int], tuple[Sequence[Record], CheckpointHead]], at: datetime | None
+    ) -> None:
         async with self._queue:
             self._require_ours()
-            await self._write(
-                lambda: self._checkpoints.replace(self.key, entries, expected_version=self.version, head=head, at=at),
-                head,
-            )
+
+            def made() -> tuple[Callable[[], Awaitable[int]], CheckpointHead]:
+                version = self.version
+                entries, head = last(version + 1)
+                return lambda: self._checkpoints.replace(
+                    self.key, entries, expected_version=version, head=head, at=at
+                ), head
+
+            await self._write(made)
             self.forget()
 
     async def _delete(self) -> None:
@@ -239,11 +273,12 @@ class OwnedJournal:
             finally:
                 self.forget()
 
-    async def _write(self, write: Callable[[], Awaitable[int]], head: CheckpointHead) -> None:
+    async def _write(self, made: Callable[[], tuple[Callable[[], Awaitable[int]], CheckpointHead]]) -> None:
+        """Write what is made for the version held; made anew if an append aside turns out to have moved it."""
         while True:
-            began = (
-                self._ownership.clock.monotonic()
-            )  # the lease in the head runs from here, however long the write takes
+            write, head = made()
+            # The lease in the head runs from here, however long the write takes.
+            began = self._ownership.clock.monotonic()
             try:
                 await self.repeat(write, head)
                 break
@@ -256,12 +291,18 @@ class OwnedJournal:
         self._doubtful.clear()
         self._renewed = began
 
+    def _written(self, items: list[Record]) -> None:
+        """Tell of entries in the order in which they stand, before the next append goes out."""
+        if items:
+            self.on_written(items)
+
     async def _beat_landed(self) -> bool:
-        """Whether a heartbeat of ours, whose outcome was unknown, has moved the version; what comes next goes behind it."""
-        for head in self._doubtful:
+        """Whether an append aside, whose outcome was unknown, has moved the version; what comes next goes behind it."""
+        for head, items in self._doubtful:
             if await self._landed(head):
                 self.version += 1
                 self._doubtful.clear()
+                self._written(items)
                 return True
         return False
 
@@ -314,6 +355,10 @@ class OwnedJournal:
                 return
             except StoreError:
                 continue  # the store is away; whoever needs the lease renews it before it acts
+
+
+def _nobody_asks(_: Sequence[Record]) -> None:
+    """Take no note of what was written."""
 
 
 def _renewed(ownership: Ownership, head: CheckpointHead) -> CheckpointHead:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from perdure import codec
 from perdure.bundle import AgentStore
 from perdure.contracts.approvals import CANCELLED, Approval
-from perdure.contracts.checkpoints import TURN_STATUSES
+from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.contracts.records import check_text, encode_object
 from perdure.errors import (
     AgentChangedError,
@@ -20,31 +20,23 @@ from perdure.errors import (
     UnsupportedOperationError,
 )
 from perdure.runtime.ephemeral import with_turns
+from perdure.runtime.limits import Limits
 from perdure.runtime.results import PendingTurn, TurnResult, described
 from perdure.runtime.session import Session
 from perdure.runtime.tools import Tool, ToolArgumentsError, make_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
+    from perdure.contracts.checkpoints import CheckpointHead
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
+    from perdure.runtime.turns import TurnPolicy
 
+OnChange: TypeAlias = Literal["warn", "error", "ignore"]
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a turn may spend.
-
-    Attributes:
-        max_steps: How many responses of the model; the calls of the last one are still answered. `None`: no limit.
-    """
-
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_steps is not None and self.max_steps < 1:
-            raise InvalidArgumentError("max_steps", "must be 1 or more, or None for no limit")
+_log = logging.getLogger("perdure.agents")
 
 
 class Agent:
@@ -57,6 +49,8 @@ class Agent:
         store: Where sessions are kept, unless they bring a store of their own.
         limits: What a turn may spend.
         name: An agent touches only turns that carry its name.
+        on_change: What to do with a turn that was begun when the agent had another model, other instructions or other
+            tools: `warn` (log it, say it in `run.resumed`, go on), `error` (`AgentChangedError`), or `ignore`.
         approvals: The approvals, and `resolve`, which continues a turn.
 
     Example:
@@ -73,6 +67,7 @@ class Agent:
         store: AgentStore | None = None,
         limits: Limits | None = None,
         name: str = "agent",
+        on_change: OnChange = "warn",
     ) -> None:
         if not hasattr(model, "stream"):
             kind = type(model).__name__
@@ -82,6 +77,9 @@ class Agent:
         self.instructions = instructions
         self.limits = Limits() if limits is None else limits
         self.name = check_text(name, "name")
+        if on_change not in get_args(OnChange):
+            raise InvalidArgumentError("on_change", f"must be one of {', '.join(get_args(OnChange))}")
+        self.on_change = on_change
         self.store = None if store is None else self._usable(store)
         self.approvals = AgentApprovals(self)
 
@@ -91,8 +89,30 @@ class Agent:
         parts = [self.model.name, self.instructions, [[t.name, t.parameters] for t in self.tools.values()]]
         return hashlib.sha256(codec.encode(parts, "agent")).hexdigest()
 
+    def changed_since(self, head: CheckpointHead) -> bool:
+        """Whether the agent is not what it was when a turn began, as far as its policy asks.
+
+        Raises:
+            AgentChangedError: It is not, and `on_change` is `error`. The turn stays pending.
+        """
+        # One that has finished is only to be saved.
+        if self.on_change == "ignore" or head.status == FINISHED or head.fingerprint in (None, self.fingerprint):
+            return False
+        if self.on_change == "error":
+            problem = "its model, its instructions or its tools are not those that the turn began with"
+            raise AgentChangedError(head.run_id or "", problem)
+        _log.warning("the agent has changed since the turn began", extra={"run_id": head.run_id, "agent": self.name})
+        return True
+
     def session(
-        self, session_id: str | None = None, *, scope: str | None = None, store: AgentStore | None = None
+        self,
+        session_id: str | None = None,
+        *,
+        scope: str | None = None,
+        store: AgentStore | None = None,
+        turn_policy: TurnPolicy = "wait",
+        busy_timeout: timedelta | None = None,
+        limits: Limits | None = None,
     ) -> Session:
         """Return a conversation; nothing is read or written yet.
 
@@ -100,12 +120,26 @@ class Agent:
             session_id: Its id; `None`: a new UUID. `perdure.safe_id(text)` makes one of any text.
             scope: What a new session is created for; an existing one must have the same.
             store: A store of its own; `None`: the agent's.
+            turn_policy: What an input does while this process runs a turn of the conversation. `wait`: it is a turn of its
+                own, afterwards. `queue`: it joins that turn after the step that runs. `steer`: as `queue`, and calls that
+                have not started are not run, and a request of the model that has brought nothing yet is made again.
+            busy_timeout: How long an input waits while another process runs the conversation; `None`: not at all.
+            limits: What the conversation may spend in all its turns.
 
         Raises:
             InvalidIdError: The id breaks its rule.
+            InvalidArgumentError: The policy or the time to wait is none.
             UnsupportedOperationError: The store lacks what the agent's tools need.
         """
-        return Session(self, self.store_of(store), uuid.uuid4().hex if session_id is None else session_id, scope)
+        return Session(
+            self,
+            self.store_of(store),
+            uuid.uuid4().hex if session_id is None else session_id,
+            scope,
+            turn_policy=turn_policy,
+            busy_timeout=busy_timeout,
+            limits=limits,
+        )
 
     async def resume(self, session_id: str) -> TurnResult | None:
         """Finish the pending turn of a session; see `Session.resume`."""

@@ -7,9 +7,10 @@ was made from, then the journal is closed. Whoever comes later finds the run id 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perdure.contracts.checkpoints import FINISHED, CheckpointReplace
+from perdure.contracts.checkpoints import FINISHED, IN_PROGRESS, CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
 from perdure.conversation import idle_head
 from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
@@ -18,6 +19,7 @@ from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
+    from perdure.contracts.checkpoints import CheckpointHead
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
     from perdure.owned_journal import OwnedJournal
@@ -45,20 +47,46 @@ class Commit:
         if self.journal.head.status != FINISHED:
             if self.store.atomic and await self._in_one_write():
                 return
-            await self.journal.append(
-                [entry("finished", stamp(self.store.clock.now()), finish_reason=self.state.finish_reason)],
-                status=FINISHED,
-            )
+            await self.journal.append([self._finished()], status=FINISHED)
         await self._append()
-        await self.journal.replace([], idle_head(self.journal.head))
+        await self.journal.close(self._next)
+
+    async def keep(self) -> None:
+        """Keep a turn without a session as finished, in its journal."""
+        if self.journal.head.status != FINISHED:
+            await self.journal.append([self._finished()], status=FINISHED)
+        await self.journal.give_up()
+
+    def _next(self, version: int) -> tuple[list[Record], CheckpointHead]:
+        """Return what the journal holds next: nothing; or a turn of the inputs that were accepted and not taken.
+
+        Args:
+            version: The version that the journal will have.
+        """
+        head = idle_head(self.journal.head)
+        left = self.state.untaken
+        if not left:
+            return [], head
+        kinds = ["input", *["input-queued"] * (len(left) - 1)]
+        entries = [
+            entry(kind, given.at, messages=given.records, input_id=given.id)
+            for kind, given in zip(kinds, left, strict=True)
+        ]
+        run_id = f"{self.journal.key}.turn-{version}"
+        return entries, replace(
+            head, status=IN_PROGRESS, run_id=run_id, fingerprint=self.journal.head.fingerprint, attempts=0
+        )
+
+    def _finished(self) -> Record:
+        return entry("finished", stamp(self.store.clock.now()), finish_reason=self.state.finish_reason)
 
     async def _in_one_write(self) -> bool:
         """Append to the transcript and close the journal at once; False if one of the two has another version."""
-        head = idle_head(self.journal.head)
         append = SessionAppend(self.journal.key, self.records, expected_version=self.journal.head.base_version)
 
         async def write(version: int) -> None:
-            close = CheckpointReplace(self.journal.key, [], head, expected_version=version)
+            entries, head = self._next(version + 1)
+            close = CheckpointReplace(self.journal.key, entries, head, expected_version=version)
             # Only this write makes an idle journal of the next version: others claim first.
             await self.journal.repeat(lambda: self.store.write(append, close), head)
 

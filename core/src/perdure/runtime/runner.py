@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, IN_PROGRESS, TURN_STATUSES
 from perdure.contracts.store import describe
@@ -21,47 +21,74 @@ from perdure.errors import (
     StoreError,
     VersionConflictError,
 )
+from perdure.events import RunDone, RunFailed, RunResumed, RunStarted
 from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
 from perdure.runtime.commit import Commit
+from perdure.runtime.limits import Spent
 from perdure.runtime.messages import messages_of, stamp
 from perdure.runtime.results import TurnResult, result_of, text_of
+from perdure.runtime.telling import Teller
 from perdure.runtime.turn import ABORTED, AWAITING, Turn
 from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:
-    from perdure.bundle import AgentStore
+    from collections.abc import Callable, Sequence
+
     from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
-    from perdure.runtime.agent import Agent
+    from perdure.contracts.records import Record
+    from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.messages import Message
-    from perdure.runtime.transcript import TranscriptView
+
+Sink: TypeAlias = "Callable[[Any], object]"
+"""Takes the events that a stream shows."""
 
 inside: ContextVar[frozenset[Runner]] = ContextVar("perdure_inside", default=frozenset())
 """The turns that the current task runs in: a tool that calls its own session would wait for itself."""
 
 
 class Runner:
-    """Runs one turn that this task owns."""
+    """Runs one turn that this task owns.
+
+    Attributes:
+        done: The event that said how the turn ended, once it has.
+    """
 
     def __init__(
         self,
-        agent: Agent,
-        store: AgentStore,
-        view: TranscriptView,
+        dialogue: Dialogue,
         journal: OwnedJournal,
         state: TurnState,
+        sink: Sink | None = None,
         *,
+        resumed: int = 0,
         rebase: bool = False,
+        agent_changed: bool = False,
+        aborted: bool = False,
     ) -> None:
-        self.agent = agent
-        self.store = store
-        self.view = view
-        self.journal = journal
-        self.state = state
+        """Take a turn that is owned already.
+
+        Args:
+            dialogue: What it runs on.
+            journal: Its journal.
+            state: What its entries say.
+            sink: The stream that shows it.
+            resumed: How often it has been taken up; 0: it begins.
+            rebase: Append it behind records that came in since it began.
+            agent_changed: Whether the agent is not what it was when the turn began.
+            aborted: Whether nobody wants it any more: it is dropped at once.
+        """
+        self.dialogue = dialogue
+        self.agent, self.store = dialogue.agent, dialogue.store
         self.rebase = rebase
+        self.done: RunDone | None = None
+        self._take(journal, Teller(dialogue.channel, state, sink, resumed=resumed > 0))
+        self._opening = (resumed, agent_changed)
+        self._turn: Turn | None = None
         self._work: asyncio.Task[str] | None = None
+        self._joined: dict[str, list[asyncio.Future[TurnResult | None]]] = {}
         self._ended = asyncio.Event()
-        self._aborted = False
+        self._aborted = aborted
         self._lost = False
         self._committing = state.finish_reason is not None  # one that has finished is only to be saved
         self._waiting_for: tuple[str, ...] = ()
@@ -69,16 +96,23 @@ class Runner:
 
     @classmethod
     async def resume(
-        cls, agent: Agent, store: AgentStore, view: TranscriptView, found: Checkpoint, *, rebase: bool = False
+        cls, dialogue: Dialogue, found: Checkpoint, sink: Sink | None = None, *, rebase: bool = False
     ) -> Runner:
         """Take over a turn that nobody runs, at the version read, or raise `VersionConflictError`."""
-        head = found.head
-        resumed = entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)
-        state = TurnState.of(head.run_id or "", [*found.entries, resumed])  # first: a damaged turn is not taken
+        head, store = found.head, dialogue.store
+        changed = dialogue.agent.changed_since(head)
+        begins = head.attempts == 0  # it was submitted, or came after another: this is its start
+        resumed = [] if begins else [entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)]
+        state = TurnState.of(head.run_id or "", [*found.entries, *resumed])  # first: a damaged turn is not taken
         journal = await OwnedJournal.take(
-            store.ownership, store.checkpoints, found.key, found, lambda _: [resumed], lambda _: _resumed(head)
+            store.ownership, store.checkpoints, found.key, found, lambda _: resumed, lambda _: _resumed(head)
         )
-        return cls(agent, store, view, journal, state, rebase=rebase)
+        attempt = 0 if begins else head.attempts + 1
+        return cls(dialogue, journal, state, sink, resumed=attempt, rebase=rebase, agent_changed=changed)
+
+    def _take(self, journal: OwnedJournal, teller: Teller) -> None:
+        self.journal, self.teller, self.state = journal, teller, teller.state
+        journal.on_written = teller.written
 
     async def run(self) -> TurnResult:
         """Run the turn to its end, or up to where it waits for decisions."""
@@ -86,19 +120,42 @@ class Runner:
         self.store.ownership.run(key, self)
         within = inside.set(inside.get() | {self})
         try:
-            while True:
-                reason = await self._drive()
-                if reason == AWAITING and await self._decided_meanwhile() and not self._aborted:
-                    continue
-                if reason == AWAITING and self._aborted:
-                    reason = await self._drop()
-                return self._result(reason)
+            self._tell_begin()
+            result = await self._run()
+            if result.finish_reason != AWAITING:
+                self.done = self.teller.tell(RunDone, result=result)
+        except Exception as error:
+            self.teller.tell(RunFailed, error=error)
+            self._let_go(error)
+            raise
+        except BaseException:
+            self._let_go(None)
+            raise
+        else:
+            self._let_go(result)
+            return result
         finally:
             inside.reset(within)
             if self.store.ownership.running.get(key) is self:
                 del self.store.ownership.running[key]
             self.journal.forget()
             self._ended.set()
+
+    async def _run(self) -> TurnResult:
+        while True:
+            reason = await self._drive()
+            if reason == AWAITING and await self._decided_meanwhile() and not self._aborted:
+                continue
+            if reason == AWAITING and self._aborted:
+                reason = await self._drop()
+            return self._result(reason)
+
+    def _tell_begin(self) -> None:
+        attempt, changed = self._opening
+        if attempt:
+            self.teller.tell(RunResumed, attempt=attempt, agent_changed=changed)
+        else:
+            self.teller.tell(RunStarted)
 
     async def abort(self) -> None:
         """Stop the turn and drop it; one that is being saved is saved."""
@@ -107,8 +164,66 @@ class Runner:
             self._work.cancel()
         await self._ended.wait()
 
+    # --- inputs that join ---
+
+    async def accept(
+        self, messages: Sequence[Record], input_id: str, *, steer: bool
+    ) -> asyncio.Future[TurnResult | None] | None:
+        """Take another input into the turn, journaled before this returns.
+
+        Returns:
+            What gives the turn's result; or gives `None` if the input was accepted and this turn ended without it, so that
+            the journal must be read again. `None` at once if the turn takes nothing more.
+
+        Raises:
+            StoreUnavailableError: It was not taken.
+            OutcomeUnknownError: Nobody knows whether it was.
+        """
+        waiting = asyncio.get_running_loop().create_future()
+        others = self._joined.setdefault(input_id, [])
+        others.append(waiting)
+        try:
+            joined = await self._accepted(messages, input_id, steer=steer)
+        except BaseException:
+            others.remove(waiting)
+            raise
+        if not joined:
+            others.remove(waiting)
+            return None
+        if steer and self._turn is not None:
+            self._turn.steer()
+        return waiting
+
+    async def _accepted(self, messages: Sequence[Record], input_id: str, *, steer: bool) -> bool:
+        if self.state.holds(input_id):
+            return not self._closed()
+        queued = entry("input-queued", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
+        try:
+            return await self.journal.append_unless(self._closed, [queued | {"steer": True} if steer else queued])
+        except OwnershipLostError:
+            return False
+
+    def _closed(self) -> bool:
+        return self._committing or self._aborted or self._lost or self._ended.is_set()
+
+    def _let_go(self, outcome: TurnResult | Exception | None) -> None:
+        """Tell those whose input joined what became of the turn; `None`: to look for themselves."""
+        untaken = {given.id for given in self.state.untaken}
+        whole = isinstance(outcome, TurnResult) and outcome.finish_reason in (AWAITING, ABORTED)
+        for input_id, others in self._joined.items():
+            for waiting in others:
+                if waiting.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    waiting.set_exception(outcome)
+                    waiting.exception()  # somebody may have stopped waiting
+                else:
+                    waiting.set_result(outcome if whole or input_id not in untaken else None)
+
     async def _drive(self) -> str:
         """Hold the lease while the turn goes on; tell a loss or an abort from a cancellation of the caller."""
+        if self._is_aborted():
+            return await self._drop()
         self._work = work = asyncio.create_task(self._advance())
         try:
             async with self.journal.heartbeat(self._on_lost):
@@ -122,9 +237,12 @@ class Runner:
                 raise
             if self._lost:
                 return await self._after_loss()
-            if self._aborted:
+            if self._is_aborted():
                 return await self._drop()
             raise
+
+    def _is_aborted(self) -> bool:
+        return self._aborted
 
     def _on_lost(self) -> None:
         self._lost = True
@@ -136,11 +254,11 @@ class Runner:
         try:
             await self._load_base()
             if self.state.finish_reason is None:
-                turn = Turn(self.agent, self.store, self.journal, self.state, self._history())
-                reason = await turn.advance()
+                self._turn = self._new_turn()
+                reason = await self._turn.advance()
                 if reason == AWAITING:
-                    self._waiting_for = turn.waiting_for
-                    await self.journal.give_up(status=AWAITING_APPROVAL, approval_ids=list(turn.waiting_for))
+                    self._waiting_for = self._turn.waiting_for
+                    await self.journal.give_up(status=AWAITING_APPROVAL, approval_ids=list(self._turn.waiting_for))
                     return AWAITING
                 self.state.finish_reason = reason
             self._committing = True
@@ -154,14 +272,29 @@ class Runner:
         except Exception as error:
             await self._give_up(last_error=describe(error), failed=not _may_pass(error))
             raise
+        finally:
+            self._turn = None
         return self.state.finish_reason
 
+    def _new_turn(self) -> Turn:
+        limits = [(self.agent.limits, Spent())]
+        if self.dialogue.limits is not None:
+            limits.append((self.dialogue.limits, self._spent_before()))
+        return Turn(self.agent, self.store, self.journal, self.teller, self._history(), limits)
+
+    def _spent_before(self) -> Spent:
+        view = self.dialogue.view
+        return Spent() if view is None else view.spent(self.journal.head.base_count or 0)
+
     async def _commit(self) -> None:
-        spent = self.view.spent(self.journal.head.base_count or 0)
-        records = self.state.records(spent)
+        view = self.dialogue.view
+        if view is None:
+            await Commit(self.store, self.journal, self.state, [], rebase=False).keep()
+            return
+        records = self.state.records(self._spent_before())
         await Commit(self.store, self.journal, self.state, records, rebase=self.rebase).run()
         self.journal.forget()
-        self.view.add_saved(records)
+        view.add_saved(records)
 
     async def _give_up(self, **changes: Any) -> None:
         # What goes wrong here adds nothing: the turn is pending, and its owner is known to be gone.
@@ -172,7 +305,9 @@ class Runner:
 
     async def _load_base(self) -> None:
         """Read the transcript; the first time it becomes the base, later it must still begin with the base."""
-        transcript = await self.view.refresh()
+        if self.dialogue.view is None:
+            return
+        transcript = await self.dialogue.view.refresh()
         head = self.journal.head
         if transcript is None and head.base_version is None:
             # Deleted between the look at the session and the opening: nothing has run, and a turn without its session could
@@ -189,10 +324,12 @@ class Runner:
 
     def _history(self) -> list[Message]:
         """Return the messages of the base: what came in since is not part of this turn."""
-        count = self.journal.head.base_count
-        if count is None or count == len(self.view.records):
-            return self.view.messages
-        return list(messages_of(self.view.records[:count]))
+        view, count = self.dialogue.view, self.journal.head.base_count
+        if view is None:
+            return []
+        if count is None or count == len(view.records):
+            return view.messages
+        return list(messages_of(view.records[:count]))
 
     def _conflict(self, problem: str) -> SessionConflictError:
         return SessionConflictError(self.journal.key, self.state.run_id, problem)
@@ -211,8 +348,8 @@ class Runner:
             if await undecided(self.store, found.head):
                 return False
             with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
-                other = await Runner.resume(self.agent, self.store, self.view, found, rebase=self.rebase)
-                self.journal, self.state = other.journal, other.state
+                other = await Runner.resume(self.dialogue, found, self.teller.sink, rebase=self.rebase)
+                self._take(other.journal, other.teller)
                 return True
 
     # --- a turn that is not ours any more ---
@@ -224,8 +361,7 @@ class Runner:
             found = await self.store.checkpoints.load(self.journal.key)
             ours = found is not None and found.head.owner in (None, self.journal.owner)
             if found is None or not ours or found.head.run_id != self.state.run_id:
-                await self.view.refresh()
-                saved = result_of(self.view.records, self.state.run_id)
+                saved = await self._in_transcript()
                 return ABORTED if saved is None else saved.finish_reason
             with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
                 claim = await Claim.take(self.store, self.journal.key, found, "discarding")
@@ -236,8 +372,7 @@ class Runner:
     async def _after_loss(self) -> str:
         """Say what became of the turn that somebody else took over, without writing to it."""
         key, run_id = self.journal.key, self.state.run_id
-        await self.view.refresh()
-        result = result_of(self.view.records, run_id)
+        result = await self._in_transcript()
         found = await self.store.checkpoints.load(key)
         if result is not None:
             await self._clean_up(found)
@@ -278,6 +413,14 @@ class Runner:
                 await self.store.approvals.delete(late.id, expected_version=late.version)
             else:
                 await self.store.approvals.cancel(late.id, reason="the turn was dropped")
+
+    async def _in_transcript(self) -> TurnResult | None:
+        """Return the result of the turn if somebody has saved it."""
+        view = self.dialogue.view
+        if view is None:
+            return None
+        await view.refresh()
+        return result_of(view.records, self.state.run_id)
 
     def _same_life(self, found: Checkpoint) -> bool:
         """Whether a journal was not deleted since it was ours: one that is created again starts anywhere in 40 bits."""

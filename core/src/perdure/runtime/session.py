@@ -2,64 +2,52 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, get_args
 
-from perdure.contracts.checkpoints import (
-    AWAITING_APPROVAL,
-    CLAIM_STATUSES,
-    FINISHED,
-    IDLE,
-    IN_PROGRESS,
-    READY,
-    CheckpointHead,
-)
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IDLE, READY
 from perdure.contracts.ids import check_run_id, check_session_id
-from perdure.contracts.records import MAX_VERSION, check_text, decode_records, encode_object, encode_records
-from perdure.conversation import Claim, busy, settle, undecided
+from perdure.contracts.records import check_text, encode_object
+from perdure.conversation import Claim, settle, undecided
 from perdure.errors import (
-    AgentChangedError,
     ApprovalOrphanedError,
     InvalidArgumentError,
     OutcomeUnknownError,
     PerdureError,
-    SessionAwaitingApprovalError,
-    SessionBusyError,
     SessionConflictError,
-    SessionDeletedError,
-    TurnFailedError,
     VersionConflictError,
 )
-from perdure.owned_journal import OwnedJournal, OwnershipLostError
-from perdure.runtime.messages import Message, Usage, as_messages, stamp
+from perdure.events import ContextCleared
+from perdure.owned_journal import OwnershipLostError
+from perdure.runtime.dialogue import Dialogue
+from perdure.runtime.messages import Message, as_messages
 from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
-from perdure.runtime.runner import Runner, inside
+from perdure.runtime.stream import RunStream
 from perdure.runtime.transcript import TranscriptView
-from perdure.runtime.turn import AWAITING
-from perdure.runtime.turn_state import TurnState, entry
+from perdure.runtime.turns import Call, TurnPolicy, Turns, waiting_result
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+    from typing import Any, TypeAlias
 
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
-    from perdure.contracts.sessions import Transcript
     from perdure.runtime.agent import Agent
+    from perdure.runtime.limits import Limits
 
-REMEMBERED_TURNS: Final = 100
-"""How many turns back `send` looks for an `input_id`."""
+    Given: TypeAlias = str | Message | Sequence[Message] | Sequence[Record]
 
 
 class Session:
     """One conversation: make it with `agent.session(id)`. Nothing that matters is kept in this object.
 
     Calls on one session id are served one after another, in call order, within one bundle of stores; across bundles and
-    processes the turn journal decides, and the loser gets `SessionBusyError`.
+    processes the turn journal decides, and the loser waits for `busy_timeout`, or gets `SessionBusyError`.
 
     Attributes:
         id: The session id.
@@ -68,12 +56,29 @@ class Session:
         scope: What a new session is created for.
     """
 
-    def __init__(self, agent: Agent, store: AgentStore, session_id: str, scope: str | None = None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        store: AgentStore,
+        session_id: str,
+        scope: str | None = None,
+        *,
+        turn_policy: TurnPolicy = "wait",
+        busy_timeout: timedelta | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self.id = check_session_id(session_id)
         self.agent = agent
         self.store = store
         self.scope = None if scope is None else check_text(scope, "scope")
+        if turn_policy not in get_args(TurnPolicy):
+            raise InvalidArgumentError("turn_policy", f"must be one of {', '.join(get_args(TurnPolicy))}")
+        if busy_timeout is not None and (type(busy_timeout) is not timedelta or busy_timeout < timedelta(0)):
+            raise InvalidArgumentError("busy_timeout", "must be a timedelta of 0 or more, or None")
         self._view = TranscriptView(store.sessions, session_id)
+        self._channel = store.channels.of(session_id, session_id, store.clock)
+        dialogue = Dialogue(agent, store, session_id, self._channel, self._view, limits)
+        self._turns = Turns(dialogue, self._view, self.scope, turn_policy, busy_timeout)
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -90,36 +95,86 @@ class Session:
         await self._view.refresh()
         return self.messages
 
-    async def send(
-        self, given: str | Message | Sequence[Message] | Sequence[Record], /, *, input_id: str | None = None
-    ) -> TurnResult:
+    def on(self, listener: Callable[[Any], Awaitable[None] | None]) -> Callable[[], None]:
+        """Have a function hear of the events of this conversation in this process, from whichever object they come.
+
+        Args:
+            listener: Takes a `perdure.events.RunEvent`. An async function is awaited in the loop, a plain one is called in a
+                thread; one event after another, in order, and without holding the turn up. What it raises is logged.
+
+        Returns:
+            A function that ends it. It lasts as long as this object does, or a turn that it started.
+        """
+        return self._channel.on(listener)
+
+    async def send(self, given: Given, /, *, input_id: str | None = None) -> TurnResult:
         """Run a turn on an input; a turn that is pending is finished first.
 
         Args:
             given: Text, a message, messages, or the parts of one message.
             input_id: Names the input: sent again with the same id, it gives the pending turn, or one of the last 100
-                turns, that it started, and is not taken twice.
+                turns, that it belongs to, and is not taken twice.
 
         Returns:
-            The result; `finish_reason="awaiting-approval"` if the turn waits for decisions.
+            The result; `finish_reason="awaiting-approval"` if the turn waits for decisions. With the turn policies `queue`
+            and `steer`, that of the turn which the input joined.
 
         Raises:
             InvalidArgumentError: The input is none of these, or the session has another scope; nothing was written.
             NotJsonError, RecordTooLargeError: The input cannot be stored; nothing was.
+            LimitExceededError: The conversation has spent its limit; nothing was written.
             SessionAwaitingApprovalError: A pending turn waits for decisions; the input was not taken.
             TurnFailedError: A pending turn failed in a way that a retry does not mend; the input was not taken.
             SessionBusyError: Somebody else runs the conversation; the input was not taken.
             SessionConflictError: Other records came into the transcript; the turn stays pending.
             Exception: What the model or a `PropagatingToolError` raises; the turn stays pending.
         """
+        try:
+            return await self._turns.take(self._call(given, input_id))
+        finally:
+            await self._channel.catch_up()
+
+    def stream(self, given: Given, /, *, input_id: str | None = None) -> RunStream:
+        """Run a turn on an input as `send` does, and show its events as they come.
+
+            async with session.stream("Refund order 7") as run:
+                async for event in run: ...
+            result = run.result
+
+        Leaving the block before the end, by `break`, `return` or an exception of its own, aborts the turn and drops it.
+        Leaving it by a cancellation, `KeyboardInterrupt` or `GeneratorExit` is a crash: the turn stays pending.
+        `run.detach()` lets it go on. A turn that was pending is finished first and shown, each event marked `resumed`; it
+        stays pending if the block is left meanwhile, and the input is not taken. A stream whose input joins a running
+        turn (see `turn_policy`) shows only that turn's `run.done`.
+
+        Args:
+            given: As for `send`.
+            input_id: As for `send`.
+
+        Returns:
+            The stream. Its iteration ends after `run.done` or `error`, or where the turn waits for approvals; the block
+            raises what `send` would.
+        """
+        call = self._call(given, input_id)
+        return RunStream(call, self._turns, self._channel, self.store.channels)
+
+    async def submit(self, given: Given, /, *, input_id: str | None = None) -> str:
+        """Record an input and return its run id, without running anything: a worker takes it, or `resume`.
+
+        Args:
+            given: As for `send`.
+            input_id: As for `send`.
+
+        Raises:
+            SessionBusyError: A turn of the conversation has not ended; the input was not taken.
+            LimitExceededError: The conversation has spent its limit; nothing was written.
+            OutcomeUnknownError: The input may have been taken; submit it again with the same `input_id`.
+        """
+        return await self._turns.submit(self._call(given, input_id))
+
+    def _call(self, given: Given, input_id: str | None) -> Call:
         name = uuid.uuid4().hex if input_id is None else check_text(input_id, "input_id")
-        messages = self._checked(as_messages(given), name)
-        async with self._served():
-            if input_id is not None:
-                earlier = await self._earlier(input_id)
-                if earlier is not None:
-                    return earlier
-            return await self._start(messages, name, named=input_id is not None)
+        return self._turns.checked(as_messages(given), name, named=input_id is not None)
 
     async def resume(self, *, rebase: bool = False) -> TurnResult | None:
         """Finish the pending turn.
@@ -135,10 +190,10 @@ class Session:
             SessionBusyError: Somebody else runs it.
             SessionConflictError: Other records came in, and `rebase` is False.
         """
-        async with self._served():
-            while (found := await self._pending()) is not None:
-                await self._require_decided(found)
-                result = await self._resume(found, rebase=rebase)
+        async with self._turns.served():
+            while (found := await self._turns.pending()) is not None:
+                await self._turns.require_decided(found)
+                result = await self._turns.resume(found, rebase=rebase)
                 if result is not None:
                     return result
             return None
@@ -173,14 +228,14 @@ class Session:
             Whether a turn was dropped.
         """
         unsaved: str | None = None
-        async with self._served():
+        async with self._turns.served():
             while True:
-                found = await self._pending(force=force)
+                found = await self._turns.pending(force=force)
                 if found is None:
                     return False
                 if found.head.status == FINISHED and found.head.run_id != unsaved:
                     try:
-                        if await self._resume(found) is not None:
+                        if await self._turns.resume(found) is not None:
                             return False
                     except PerdureError as error:
                         if error.retryable or isinstance(error, OutcomeUnknownError):
@@ -199,30 +254,12 @@ class Session:
 
         A turn that runs elsewhere, or nowhere, is discarded as by `discard_pending`.
         """
-        self._enter()
-        runner = self.store.ownership.running.get(self.id) or await self._about_to_run()
+        self._turns.enter()
+        runner = self.store.ownership.running.get(self.id) or await self._turns.about_to_run()
         if runner is None:
             return await self.discard_pending()
         await runner.abort()
         return True
-
-    async def _about_to_run(self) -> Runner | None:
-        """Wait for the turn that the call that is being served opens or takes up; `None` if there is none."""
-        ownership = self.store.ownership
-        if not ownership.lock(self.id).locked():
-            return None
-        begins = asyncio.create_task(ownership.next_run(self.id))
-        ends = asyncio.create_task(self._wait_in_line())
-        try:
-            await asyncio.wait([begins, ends], return_when=asyncio.FIRST_COMPLETED)
-            return begins.result() if begins.done() else None
-        finally:
-            begins.cancel()
-            ends.cancel()
-
-    async def _wait_in_line(self) -> None:
-        async with self.store.ownership.lock(self.id):
-            pass
 
     async def clear(self) -> None:
         """Empty the transcript; a turn that nobody runs is dropped. The `state` stays, it is the user's.
@@ -234,15 +271,15 @@ class Session:
             UnsupportedOperationError: The session store cannot replace; nothing was changed.
         """
         self.store.sessions.require("replace")
-        async with self._served():
+        async with self._turns.served():
             while True:
-                found = await self._settled()
+                found = await self._turns.settled()
                 if found is not None and found.head.status != IDLE:
-                    self._require_own(found)
+                    self._turns.require_own(found)
                     if found.head.status == FINISHED:
-                        await self._finish(found)
+                        await self._turns.finish(found)
                         continue
-                    await self._require_decided(found)
+                    await self._turns.require_decided(found)
                 if found is None and await self.store.sessions.load(self.id, limit=0) is None:
                     return
                 with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
@@ -260,6 +297,7 @@ class Session:
                 problem = "another owner took the clearing over"
                 raise SessionConflictError(self.id, claim.journal.head.run_id or self.id, problem) from error
         await self._view.refresh()
+        self._channel.emit(ContextCleared, None)
 
     async def update_state(self, function: Callable[[Record], Record | Awaitable[Record]]) -> Record:
         """Change the user's own object beside the transcript: read, apply, write at the version read, and repeat.
@@ -276,7 +314,7 @@ class Session:
         """
         while True:
             found = await self.store.sessions.load(self.id, limit=0)
-            self._require_scope(found)
+            self._turns.require_scope(found)
             changed = function({} if found is None else found.state)
             new = await changed if inspect.isawaitable(changed) else changed
             encode_object(new, "state", self.store.sessions.max_record)  # None, too: it would leave the state as it is
@@ -289,7 +327,7 @@ class Session:
 
     async def continue_run(self, run_id: str, approval_id: str) -> TurnResult:
         """Go on with the turn of a decided approval: its result, or that it still waits; see `approvals.resolve`."""
-        async with self._served():
+        async with self._turns.served():
             while True:
                 found = await settle(self.store, self.id)
                 if found is None or found.head.run_id != run_id:
@@ -297,173 +335,16 @@ class Session:
                     if ended is None:
                         raise ApprovalOrphanedError(approval_id, run_id)
                     return ended
-                self._require_own(found)
+                self._turns.require_own(found)
                 left = await undecided(self.store, found.head)
                 if left or self.store.ownership.is_live(found):
-                    return _waiting(found, left)
-                result = await self._resume(found)
+                    return waiting_result(found, left)
+                result = await self._turns.resume(found)
                 if result is not None:
                     return result
 
-    # --- one call at a time ---
-
-    @contextlib.asynccontextmanager
-    async def _served(self) -> AsyncIterator[None]:
-        self._enter()
-        if self.store.ownership.running.get(self.id) in inside.get():
-            raise SessionBusyError(self.id, "the turn that makes this call")
-        async with self.store.ownership.lock(self.id):
-            yield
-
-    def _enter(self) -> None:
-        """Refuse another event loop and a closed store as the store itself would, before a lock that would hang there."""
-        self.store.checkpoints._enter()
-
-    # --- starting a turn ---
-
-    async def _start(self, messages: Sequence[Record], input_id: str, *, named: bool) -> TurnResult:
-        while True:
-            found = await self._finished_first()
-            if named:
-                # Looked for after the journal was read, which is then opened at that version: nobody can have run it between.
-                ended = await self._ended(input_id)
-                if ended is not None:
-                    return ended
-            await self._create()
-            try:
-                journal = await self._open(found, messages, input_id)
-            except VersionConflictError:
-                continue  # somebody opened a turn meanwhile: finish it first, or say who runs it
-            except OutcomeUnknownError as unknown:
-                return await self._landed(input_id, unknown)
-            state = TurnState.of(journal.head.run_id or "", [self._input(messages, input_id)])
-            return await Runner(self.agent, self.store, self._view, journal, state).run()
-
-    async def _landed(self, input_id: str, unknown: OutcomeUnknownError) -> TurnResult:
-        """Look for a turn whose opening may have been written; it is never opened a second time."""
-        try:
-            landed = await self._earlier(input_id)
-        except SessionBusyError:
-            raise unknown from None
-        if landed is None:
-            raise unknown
-        return landed
-
-    async def _finished_first(self) -> Checkpoint | None:
-        """Finish what is pending, and return the idle turn journal; `None` if there is none."""
-        while True:
-            found = await self._settled()
-            if found is None or found.head.status == IDLE:
-                return found
-            if self.scope is not None:
-                self._require_scope(await self.store.sessions.load(self.id, limit=0))
-            self._require_own(found)
-            if found.head.failed and found.head.status != FINISHED:
-                raise TurnFailedError(
-                    self.id, found.head.run_id or "", found.head.attempts, found.head.last_error or "unknown"
-                )
-            await self._require_decided(found)
-            try:
-                await self._finish(found)
-            except Exception as error:
-                error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
-                raise
-
-    async def _finish(self, found: Checkpoint) -> None:
-        try:
-            result = await self._resume(found)
-        except SessionDeletedError as error:
-            if error.session_id != self.id:
-                raise
-            return  # nothing is pending any more
-        if result is not None and result.finish_reason == AWAITING:
-            raise SessionAwaitingApprovalError(self.id, result.approval_ids)
-
-    async def _create(self) -> None:
-        """Create the session if it is absent, before its turn journal is opened: a commit never creates one."""
-        found = await self.store.sessions.load(self.id, limit=0)
-        if found is None:
-            with contextlib.suppress(VersionConflictError):
-                await self.store.sessions.append(self.id, [], expected_version=0, scope=self.scope)
-        self._require_scope(found)
-
-    def _require_scope(self, found: Transcript | None) -> None:
-        if found is not None and self.scope is not None and found.scope != self.scope:
-            raise InvalidArgumentError("scope", f"cannot change: session {self.id} was created for another one")
-
-    async def _open(self, found: Checkpoint | None, messages: Sequence[Record], input_id: str) -> OwnedJournal:
-        def head(version: int) -> CheckpointHead:
-            return CheckpointHead(
-                status=IN_PROGRESS,
-                run_id=f"{self.id}.turn-{version}",
-                session_id=self.id,
-                agent=self.agent.name,
-                fingerprint=self.agent.fingerprint,
-                attempts=1,
-                extra={} if found is None else found.head.extra,
-            )
-
-        opening = self._input(messages, input_id)
-        return await OwnedJournal.take(
-            self.store.ownership, self.store.checkpoints, self.id, found, lambda _: [opening], head
-        )
-
-    def _checked(self, messages: Sequence[Message], input_id: str) -> list[Record]:
-        """Return an input as it will be stored in the turn journal and the transcript, or raise before any write."""
-        given = [message.to_record(f"input[{place}]") for place, message in enumerate(messages)]
-        # Of bytes, not of the caller's objects, which may change while the turn runs.
-        records = list(decode_records(encode_records(given, "input", self.store.sessions.max_record), "input"))
-        opening = self._input(records, input_id)
-        encode_object(opening, "input", self.store.checkpoints.max_record)
-        sample = TurnState.of(f"{self.id}.turn-{MAX_VERSION}", [opening])
-        encode_records(sample.records(Usage()), "input", self.store.sessions.max_record)
-        return records
-
-    def _input(self, messages: Sequence[Record], input_id: str) -> Record:
-        return entry("input", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
-
-    async def _earlier(self, input_id: str) -> TurnResult | None:
-        """Return the result of the turn that an input started before; a pending one is finished first."""
-        found = await self._settled()
-        if found is not None and any(item.get("input_id") == input_id for item in found.entries):
-            self._require_own(found)
-            left = await undecided(self.store, found.head)
-            result = _waiting(found, left) if left else await self._resume(found)
-            if result is not None:
-                return result
-        return await self._ended(input_id)
-
-    async def _ended(self, input_id: str) -> TurnResult | None:
-        """Return the result of the turn in the transcript that an input started, or `None`."""
-        await self._view.refresh()
-        runs: dict[Any, None] = {}
-        for record in reversed(self._view.records):
-            runs.setdefault(record.get("run_id"))
-            if len(runs) > REMEMBERED_TURNS:
-                return None
-            if record.get("input_id") == input_id:
-                return result_of(self._view.records, record["run_id"])
-        return None
-
-    # --- what is there ---
-
-    async def _settled(self, *, force: bool = False) -> Checkpoint | None:
-        """Read the turn journal, stale claims finished; raise if somebody else runs the conversation."""
-        found = await settle(self.store, self.id, force=force)
-        if found is not None and not force and self.store.ownership.is_live(found):
-            raise busy(found)
-        return found
-
-    async def _pending(self, *, force: bool = False) -> Checkpoint | None:
-        """Return the pending turn that this agent may touch, or `None`."""
-        found = await self._settled(force=force)
-        if found is None or found.head.status == IDLE:
-            return None
-        self._require_own(found)
-        return found
-
     async def _settled_pending(self) -> PendingTurn | None:
-        async with self._served():
+        async with self._turns.served():
             found = await settle(self.store, self.id)
             if found is None or found.head.status == IDLE:
                 return None
@@ -475,32 +356,6 @@ class Session:
     async def _saved(self, found: Checkpoint) -> bool:
         """Save a finished turn; False if it cannot be, since other records came in."""
         try:
-            return await self._resume(found) is not None
+            return await self._turns.resume(found) is not None
         except SessionConflictError:
             return False
-
-    async def _resume(self, found: Checkpoint, *, rebase: bool = False) -> TurnResult | None:
-        """Take a turn over and run it; `None` if somebody else was first, and the journal must be read again."""
-        try:
-            runner = await Runner.resume(self.agent, self.store, self._view, found, rebase=rebase)
-        except VersionConflictError:
-            return None
-        return await runner.run()
-
-    async def _require_decided(self, found: Checkpoint) -> None:
-        if found.head.status in (AWAITING_APPROVAL, READY):
-            left = await undecided(self.store, found.head)
-            if left:
-                raise SessionAwaitingApprovalError(self.id, left)
-
-    def _require_own(self, found: Checkpoint) -> None:
-        if found.head.agent != self.agent.name:
-            raise AgentChangedError(
-                found.head.run_id or "", f"it belongs to the agent {found.head.agent!r}, not to {self.agent.name!r}"
-            )
-
-
-def _waiting(found: Checkpoint, left: Sequence[str]) -> TurnResult:
-    """Return the result of a turn that waits for decisions, or for the one who runs it."""
-    state = TurnState.of(found.head.run_id or "", found.entries)
-    return TurnResult("", AWAITING, tuple(state.messages), state.usage, state.run_id, left)

@@ -46,6 +46,22 @@ class ToolContext:
     idempotency_key: str
 
 
+@dataclass(frozen=True, slots=True)
+class ToolRan:
+    """What a probe answers: the attempt in doubt had its effect.
+
+    Attributes:
+        result: What the tool would have returned.
+    """
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDidNotRun:
+    """What a probe answers: the attempt in doubt had no effect, and the call may run."""
+
+
 class ToolArgumentsError(ValueError):
     """The model's arguments do not fit the tool; the text tells the model why."""
 
@@ -67,6 +83,10 @@ class Tool:
         idempotent: Whether running it twice with one idempotency key is the same as once.
         in_doubt: What to do with a call that was started and has no result: `rerun`, `fail` (tell the model), `ask` a
             human, or `None`: stop with `ToolOutcomeUnknownError`.
+        probe: A function, sync or async, that finds out what became of a call in doubt. It takes the tool's arguments, and
+            a `ToolContext` if it asks for one, and answers `ToolRan(result)`, `ToolDidNotRun()`, or `None` if it cannot
+            tell, which leaves the call to `in_doubt`.
+        retries: How often a call that raised, or timed out, is repeated before the model is told; for idempotent tools.
         timeout: How long one call of it may take; `None`: as long as it takes.
         approval_timeout: After which time an approval expires; `None`: never.
         on_expiry: What an expired approval means: `deny`, or `keep` waiting.
@@ -79,6 +99,8 @@ class Tool:
     needs_approval: bool | Callable[[Record], bool] = False
     idempotent: bool = False
     in_doubt: InDoubt | None = None
+    probe: Callable[..., Any] | None = None
+    retries: int = 0
     timeout: timedelta | None = None
     approval_timeout: timedelta | None = None
     on_expiry: Literal["deny", "keep"] = "deny"
@@ -94,6 +116,14 @@ class Tool:
         for name, allowed in (("in_doubt", (None, "rerun", "fail", "ask")), ("on_expiry", ("deny", "keep"))):
             if getattr(self, name) not in allowed:
                 raise InvalidArgumentError(name, f"must be one of {', '.join(map(str, allowed))}")
+        if self.probe is not None and not callable(self.probe):
+            raise InvalidArgumentError("probe", "must be a function, or None")
+        if type(self.retries) is not int or self.retries < 0:
+            raise InvalidArgumentError("retries", "must be 0 or more")
+        if self.retries and not self.idempotent:
+            raise InvalidArgumentError(
+                "retries", "needs idempotent=True: a call that may have had an effect is not repeated"
+            )
         for name in ("timeout", "approval_timeout"):
             duration = getattr(self, name)
             if duration is not None and (not isinstance(duration, timedelta) or duration < timedelta(0)):
@@ -135,13 +165,36 @@ class Tool:
         if self._context is not None:
             values = {**values, self._context: context}
         async with asyncio.timeout(None if self.timeout is None else self.timeout.total_seconds()):
-            if inspect.iscoroutinefunction(self.function):
-                result = await self.function(**values)
-            else:
-                result = await asyncio.to_thread(self.function, **values)
-                if inspect.isawaitable(result):
-                    result = await result
-        return result if type(result) is str else _as_json(result)
+            return as_text(await _called(self.function, values))
+
+    async def find_out(self, values: dict[str, Any], context: ToolContext) -> ToolRan | ToolDidNotRun | None:
+        """Ask the probe what became of a call in doubt; `None`: nobody can tell.
+
+        Raises:
+            InvalidArgumentError: The probe answered something else.
+            Exception: Whatever the probe raises.
+        """
+        if self.probe is None:
+            return None
+        name = _context_of(self.probe)
+        found = await _called(self.probe, values if name is None else {**values, name: context})
+        if found is None or isinstance(found, (ToolRan, ToolDidNotRun)):
+            return found
+        kind = type(found).__name__
+        raise InvalidArgumentError("probe", f"of {self.name} answered a {kind}, not ToolRan, ToolDidNotRun or None")
+
+
+async def _called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """Call a function, a plain one in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(**values)
+    result = await asyncio.to_thread(function, **values)
+    return await result if inspect.isawaitable(result) else result
+
+
+def as_text(result: object) -> str:
+    """Return what a tool returned as the model reads it, or raise `ToolResultError`."""
+    return result if type(result) is str else _as_json(result)
 
 
 def _as_json(result: object) -> str:
@@ -161,6 +214,8 @@ def tool(
     needs_approval: bool | Callable[[Record], bool] = False,
     idempotent: bool = False,
     in_doubt: InDoubt | None = None,
+    probe: Callable[..., Any] | None = None,
+    retries: int = 0,
     timeout: timedelta | None = None,
     approval_timeout: timedelta | None = None,
     on_expiry: Literal["deny", "keep"] = "deny",
@@ -205,6 +260,14 @@ def make_tool(
     text = inspect.getdoc(function) or "" if description is None else description
     parameters = TypeAdapter(arguments).json_schema()
     return Tool(function, title, text, parameters, _arguments=arguments, _context=context, **options)
+
+
+def _context_of(function: Callable[..., Any]) -> str | None:
+    """Return the name of the parameter that takes the context, `None` if there is none."""
+    for name, hint in _hints(function).items():
+        if name != "return" and (hint is ToolContext or ToolContext in get_args(hint)):
+            return name
+    return None
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from perdure.contracts.records import MAX_RECORD, decode_records, encode_records
-from perdure.runtime.messages import Message, Usage, messages_of
+from perdure.runtime.limits import Spent
+from perdure.runtime.messages import Message, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,12 +53,12 @@ class TranscriptView:
         """Show a turn that was saved just now, without reading it again."""
         self.saved.extend(messages_of(decode_records(encode_records(records, "records", MAX_RECORD), "records")))
 
-    def spent(self, count: int) -> Usage:
+    def spent(self, count: int) -> Spent:
         """Return what the conversation had spent in its first `count` records."""
         for record in reversed(self.records[:count]):
             if "spent" in record:
-                return Usage.from_record(record["spent"])
-        return Usage()
+                return Spent.from_record(record["spent"])
+        return Spent()
 
     def _continues(self, known: Transcript, new: Transcript) -> bool:
         return (

@@ -8,7 +8,9 @@ again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,8 @@ from perdure.contracts.approvals import APPROVED, CANCELLED, EXPIRY, Approval
 from perdure.contracts.records import decode_object, encode_object
 from perdure.errors import (
     AgentChangedError,
+    ApprovalAlreadyResolvedError,
+    ApprovalNotFoundError,
     NotJsonError,
     OutcomeUnknownError,
     PropagatingToolError,
@@ -23,26 +27,38 @@ from perdure.errors import (
     StoreUnavailableError,
     ToolOutcomeUnknownError,
 )
+from perdure.events import TextStreamed, ToolStarted
 from perdure.models import ModelRequest, respond
 from perdure.owned_journal import OwnershipLostError
+from perdure.runtime.limits import LIMIT, finish_reason
 from perdure.runtime.messages import Message, stamp
-from perdure.runtime.tools import ToolArgumentsError, ToolContext, ToolResultError
-from perdure.runtime.turn_state import CallState, Step, TurnState, entry
+from perdure.runtime.tools import (
+    ToolArgumentsError,
+    ToolContext,
+    ToolDidNotRun,
+    ToolRan,
+    ToolResultError,
+    as_text,
+)
+from perdure.runtime.turn_state import CallState, Step, entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
-    from perdure.models import ModelResponse
+    from perdure.models import ModelResponse, TextDelta
     from perdure.owned_journal import OwnedJournal
     from perdure.runtime.agent import Agent
+    from perdure.runtime.limits import Limits, Spent
+    from perdure.runtime.telling import Teller
     from perdure.runtime.tools import Tool
 
 STOP: Final = "stop"
 AWAITING: Final = "awaiting-approval"
-MAX_STEPS: Final = "max-steps"
 ABORTED: Final = "aborted"
+
+_log = logging.getLogger("perdure.turns")
 
 
 @dataclass(slots=True)
@@ -51,7 +67,7 @@ class _Start:
 
     call: CallState
     tool: Tool
-    values: dict[str, Any]
+    arguments: Record
     attempt: int
 
 
@@ -71,15 +87,31 @@ class Turn:
         agent: Agent,
         store: AgentStore,
         journal: OwnedJournal,
-        state: TurnState,
+        teller: Teller,
         history: Sequence[Message],
+        limits: Sequence[tuple[Limits, Spent]],
     ) -> None:
+        """Take what the turn runs on.
+
+        Args:
+            agent: Whose turn.
+            store: Where it is kept.
+            journal: Its journal.
+            teller: What it tells of itself, and its state.
+            history: The messages before it.
+            limits: What may be spent, each with what was spent before the turn.
+        """
         self.agent = agent
         self.store = store
         self.journal = journal
-        self.state = state
+        self.teller = teller
+        self.state = teller.state
         self.history = tuple(history)
         self.waiting_for: tuple[str, ...] = ()
+        self._limits = limits
+        self._asking: asyncio.Task[ModelResponse] | None = None
+        self._heard = False
+        self._probed: set[str] = set()
 
     async def advance(self) -> str:
         """Go on until the turn ends or waits.
@@ -94,30 +126,68 @@ class Turn:
                     return AWAITING
                 if not step.calls:
                     return STOP
-                if self._out_of_steps():
-                    return MAX_STEPS
-            await self._ask_model()
+            reason = self._limit_met() or await self._ask_model()
+            if reason is not None:
+                return reason
 
-    def _out_of_steps(self) -> bool:
-        limit = self.agent.limits.max_steps
-        return limit is not None and len(self.state.steps) >= limit
+    def steer(self) -> None:
+        """Have an input that was accepted just now be heard: a request that has brought nothing yet is made again."""
+        if self._asking is not None and not self._heard:
+            self._asking.cancel()
 
     def now(self) -> str:
         """The current instant as entries hold it."""
         return stamp(self.store.clock.now())
 
+    def _limit_met(self) -> str | None:
+        """Return why the turn ends, if a limit is met."""
+        spent = self.state.running(self.store.clock.now())
+        for limits, before in self._limits:
+            met = limits.met(before + spent)
+            if met is not None:
+                return finish_reason(met[0])
+        return None
+
+    def _seconds_left(self) -> float | None:
+        spent = self.state.running(self.store.clock.now())
+        left = [limits.seconds_left(before + spent) for limits, before in self._limits]
+        return min((seconds for seconds in left if seconds is not None), default=None)
+
     # --- the model ---
 
-    async def _ask_model(self) -> None:
-        request = ModelRequest(
-            messages=(*self.history, *self.state.messages),
-            tools=[tool.schema for tool in self.agent.tools.values()],
-            instructions=self.agent.instructions,
-        )
-        response = await respond(self.agent.model, request)
-        await self._write(self._response_entries(response))
+    async def _ask_model(self) -> str | None:
+        """Ask for the next response, and write it; return why the turn ends if no time was left for one."""
+        while True:
+            inputs = len(self.state.inputs)
+            request = ModelRequest(
+                messages=(*self.history, *self.state.asking),
+                tools=[tool.schema for tool in self.agent.tools.values()],
+                instructions=self.agent.instructions,
+            )
+            self._heard = False
+            self._asking = asyncio.create_task(respond(self.agent.model, request, self._on_delta))
+            timeout = asyncio.timeout(self._seconds_left())
+            try:
+                async with timeout:
+                    response = await self._asking
+            except TimeoutError:
+                if timeout.expired():
+                    return LIMIT
+                raise
+            except asyncio.CancelledError:
+                if _cancelled_from_outside() or len(self.state.inputs) == inputs:
+                    raise
+                continue  # steered: the request is made again, with the new input
+            finally:
+                self._asking = None
+            await self._write(self._response_entries(response, inputs))
+            return None
 
-    def _response_entries(self, response: ModelResponse) -> list[Record]:
+    def _on_delta(self, delta: TextDelta) -> None:
+        self._heard = True
+        self.teller.tell(TextStreamed, text=delta.text)
+
+    def _response_entries(self, response: ModelResponse, inputs: int) -> list[Record]:
         """Return the response's entry, which holds what is gated, and at once the answers to calls that cannot run."""
         said = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata).to_record()
         # Of bytes, not of the model's objects, which it may go on changing.
@@ -134,7 +204,8 @@ class Turn:
                 answers.append(entry("tool", self.now(), step=step, call=place, message=answer.to_record()))
             elif tool is not None and tool.is_gated(call.arguments):
                 gated.append(place)
-        recorded = entry("model", self.now(), message=record, usage=response.usage.to_record(), gated=gated)
+        usage = response.usage.to_record()
+        recorded = entry("model", self.now(), message=record, usage=usage, gated=gated, inputs=inputs)
         return [recorded, *answers]
 
     # --- the calls of a response ---
@@ -143,15 +214,20 @@ class Turn:
         """Bring every call of a response to its result; False if some must wait for a decision."""
         while calls := step.unanswered():
             tools = {call.place: self._tool_of(call) for call in calls}
+            if await self._make_way(calls, tools) or await self._find_out(calls, tools):
+                continue
+            for call in calls:
+                self._require_policy(call, tools[call.place])
             approvals = await self._ask_humans(calls, tools)
             plan = _Plan()
             for call in calls:
                 self._plan(plan, call, tools[call.place], approvals)
-            if not plan.entries and not plan.starts:
+            if plan.entries or plan.starts:
+                await self._write(plan.entries)
+                await self._run(plan.starts)
+            elif not self.state.steered:
                 self.waiting_for = tuple(approval.id for approval in approvals.values() if not approval.decided)
                 return False
-            await self._write(plan.entries)
-            await self._run(plan.starts)
         return True
 
     def _tool_of(self, call: CallState) -> Tool:
@@ -159,9 +235,55 @@ class Turn:
         tool = self.agent.tools.get(call.call.name)
         if tool is None:
             raise AgentChangedError(self.state.run_id, f"it has no tool {call.call.name!r} any more")
+        return tool
+
+    def _require_policy(self, call: CallState, tool: Tool) -> None:
         if call.in_doubt and not tool.idempotent and tool.in_doubt is None:
             raise ToolOutcomeUnknownError(self.state.run_id, call.call.id, call.call.name)
-        return tool
+
+    async def _make_way(self, calls: Sequence[CallState], tools: dict[int, Tool]) -> bool:
+        """Answer the calls that have not started, if the user steers; return whether there were any."""
+        idle = [call for call in calls if not self._may_have_started(call, tools[call.place])]
+        if not idle or not self.state.steered:
+            return False
+        for call in idle:
+            if call.gated:  # first: if this is all that happens, the call counts as rejected
+                with contextlib.suppress(ApprovalAlreadyResolvedError, ApprovalNotFoundError):
+                    await self.store.approvals.cancel(call.id, reason="the user went on")
+        not_run = "not run: the user has sent a new message"
+        await self._write([self._answer(call, not_run, is_error=True) for call in idle])
+        return True
+
+    def _may_have_started(self, call: CallState, tool: Tool) -> bool:
+        if call.attempts or not tool.idempotent:
+            return call.attempts > 0
+        if call.gated and call.id not in call.decisions:
+            return False
+        return self._earlier_attempts(call, tool, first=False) > 0
+
+    async def _find_out(self, calls: Sequence[CallState], tools: dict[int, Tool]) -> bool:
+        """Ask the probes of calls in doubt, each once, and write what they found; return whether they found anything."""
+        found: list[Record] = []
+        for call in calls:
+            tool = tools[call.place]
+            if call.in_doubt and not tool.idempotent and call.doubt_id not in self._probed:
+                self._probed.add(call.doubt_id)
+                found += await self._probe(call, tool)
+        await self._write(found)
+        return bool(found)
+
+    async def _probe(self, call: CallState, tool: Tool) -> list[Record]:
+        try:
+            outcome = await tool.find_out(tool.check(call.arguments), self._context(call, call.attempts))
+            if isinstance(outcome, ToolRan):
+                return [self._kept(call, as_text(outcome.result), is_error=False)]
+        except Exception:  # noqa: BLE001  # reason: what a probe raises leaves the call in doubt, and is logged
+            _log.exception("a probe failed", extra={"run_id": self.state.run_id, "tool": call.call.name})
+            return []
+        if isinstance(outcome, ToolDidNotRun):
+            said = "a probe found that it did not run"
+            return [entry("tool-failed", self.now(), step=call.step, call=call.place, error=said)]
+        return []
 
     def _question(self, call: CallState, tool: Tool) -> tuple[str, str] | None:
         """Return the approval that a call needs next, as id and kind, or `None`."""
@@ -184,6 +306,7 @@ class Turn:
                 approval = await self.store.approvals.expire(approval.id)
             found[approval.id] = approval
             if approval.id not in call.asked:
+                self.teller.requests[approval.id] = approval
                 requested.append(
                     entry("approval-requested", self.now(), step=call.step, call=call.place, approval_id=approval.id)
                 )
@@ -222,15 +345,14 @@ class Turn:
         elif call.in_doubt and tool.in_doubt == "fail" and not tool.idempotent:
             plan.entries.append(self._answer(call, _unknown(call), is_error=True))
             return
-        try:
-            values = tool.check(arguments)
-        except ToolArgumentsError as error:
-            plan.entries.append(self._answer(call, str(error), is_error=True))
+        problem = _misfit(tool, arguments)
+        if problem is not None:
+            plan.entries.append(self._answer(call, problem, is_error=True))
             return
         attempt = 1 + self._earlier_attempts(call, tool, first=question is not None)
         if not tool.idempotent:
             plan.entries.append(entry("tool-started", self.now(), step=call.step, call=call.place, attempt=attempt))
-        plan.starts.append(_Start(call, tool, values, attempt))
+        plan.starts.append(_Start(call, tool, arguments, attempt))
 
     def _earlier_attempts(self, call: CallState, tool: Tool, *, first: bool) -> int:
         """How often a call may have run before; `first`: its gate is opened in this very step."""
@@ -269,6 +391,9 @@ class Turn:
         if not starts:
             return
         await self.journal.renew_if_lapsed()
+        for start in starts:
+            if start.tool.idempotent:  # of the others, the entry has told
+                self._tell_start(start)
         tasks = [asyncio.create_task(self._run_one(start)) for start in starts]
         try:
             pending: set[asyncio.Task[None]] = set(tasks)
@@ -285,13 +410,15 @@ class Turn:
         for failure in lost or failures:
             raise failure
 
+    def _tell_start(self, start: _Start) -> None:
+        call = start.call.call
+        facts = {"tool_name": call.name, "tool_call_id": call.id, "arguments": start.arguments}
+        self.teller.tell(ToolStarted, attempt=start.attempt, **facts)
+
     async def _run_one(self, start: _Start) -> None:
         call = start.call
-        context = ToolContext(
-            self.journal.head.session_id, self.state.run_id, call.call.id, start.attempt, idempotency_key=call.id
-        )
         try:
-            answer = self._kept(call, await start.tool.call(start.values, context), is_error=False)
+            answer = self._kept(call, await self._call(start), is_error=False)
         except PropagatingToolError as error:
             if not start.tool.idempotent:
                 # The tool says itself that it failed: the attempt is not in doubt, and a resume may try again.
@@ -305,6 +432,27 @@ class Turn:
         except Exception as error:  # noqa: BLE001  # reason: the model is told of whatever a tool raises
             answer = self._kept(call, _failure(error), is_error=True)
         await self._write_outcome(answer)
+
+    async def _call(self, start: _Start) -> str:
+        """Call a tool; an idempotent one again, as often as it allows, if it raises."""
+        last = start.attempt + start.tool.retries
+        for attempt in range(start.attempt, last):
+            try:
+                return await self._call_once(start, attempt)
+            except (PropagatingToolError, ToolResultError):
+                raise
+            except Exception as error:  # noqa: BLE001  # reason: whatever it is, the call may be repeated
+                said = {"run_id": self.state.run_id, "tool": start.call.call.name, "attempt": attempt}
+                _log.warning("a tool failed and is called again: %s", type(error).__name__, extra=said)
+        return await self._call_once(start, last)
+
+    async def _call_once(self, start: _Start, attempt: int) -> str:
+        # Checked for each attempt: the function may change what it is given.
+        return await start.tool.call(start.tool.check(start.arguments), self._context(start.call, attempt))
+
+    def _context(self, call: CallState, attempt: int) -> ToolContext:
+        session_id = self.journal.head.session_id
+        return ToolContext(session_id, self.state.run_id, call.call.id, attempt, idempotency_key=call.id)
 
     def _kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
         """Return what a tool said as an answer; one that cannot be stored becomes an error that says that it ran."""
@@ -327,10 +475,9 @@ class Turn:
             raise
 
     async def _write(self, entries: Sequence[Record]) -> None:
-        """Write entries, then take them in."""
+        """Write entries; the journal tells the state of them."""
         if entries:
             await self.journal.append(entries)
-            self.state.apply(entries)
 
 
 def _cancelled_from_outside() -> bool:

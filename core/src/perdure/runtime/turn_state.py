@@ -8,14 +8,16 @@ since a model may change the ones that it is asked with.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import StoreCorruptedError
+from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message, ToolCall, Usage, message_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from perdure.contracts.records import Record
 
@@ -93,17 +95,41 @@ class Step:
         return [call for call in self.calls if call.result is None]
 
 
+@dataclass(slots=True)
+class Input:
+    """An input of the turn: the one that opened it, or one that joined it later.
+
+    Attributes:
+        id: Its name.
+        at: When it was accepted.
+        messages: What it says, and each as it stands in its entry.
+        steer: Whether it shall be heard as soon as it can be.
+        before: The step whose request was the first to hold it; `None`: no response has followed yet.
+    """
+
+    id: str
+    at: str
+    messages: list[tuple[Message, Record]]
+    steer: bool = False
+    before: int | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """The messages as they stand in the entry."""
+        return [record for _, record in self.messages]
+
+
 class TurnState:
     """What the entries of a turn say."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.input: list[tuple[Message, Record]] = []
-        self.input_id = ""
-        self.input_at = ""
+        self.inputs: list[Input] = []
+        self.seconds = 0.0
         self.steps: list[Step] = []
         self.resumed = 0
         self.finish_reason: str | None = None
+        self._last_at: datetime | None = None
 
     @classmethod
     def of(cls, run_id: str, entries: Iterable[Record]) -> TurnState:
@@ -122,6 +148,7 @@ class TurnState:
             handler = getattr(self, "_on_" + str(item.get("kind")).replace("-", "_"), None)
             if handler is not None:
                 try:
+                    self._take_time(item)
                     handler(item)
                 except (LookupError, TypeError, AttributeError, ValueError) as error:
                     where = f"turn journal of run {self.run_id}: an entry {item['kind']!r}"
@@ -137,36 +164,85 @@ class TurnState:
         return sum((step.usage for step in self.steps), Usage())
 
     @property
+    def spent(self) -> Spent:
+        """What the turn has spent so far."""
+        return Spent(self.usage, len(self.steps), self.seconds)
+
+    def running(self, now: datetime) -> Spent:
+        """Return what the turn has spent, the time since its last entry included."""
+        return replace(self.spent, seconds=self.seconds + self._since_last(now))
+
+    @property
+    def untaken(self) -> list[Input]:
+        """The joined inputs that no response has followed yet; when the turn has ended, they open the next one."""
+        return [given for given in self.inputs[1:] if given.before is None]
+
+    @property
+    def steered(self) -> bool:
+        """Whether an input waits that shall be heard as soon as it can be."""
+        return any(given.steer for given in self.untaken)
+
+    def holds(self, input_id: str) -> bool:
+        """Whether an input is part of the turn, or waits in its journal."""
+        return any(given.id == input_id for given in self.inputs)
+
+    @property
     def messages(self) -> list[Message]:
         """The turn's messages in the order of the conversation; results in the order of their calls."""
-        return [message for _, message, _ in self._stamped()]
+        return [message for _, _, message, _ in self._stamped()]
 
-    def records(self, spent: Usage) -> list[Record]:
+    @property
+    def asking(self) -> list[Message]:
+        """The messages of the next request: the turn's, and those of inputs that wait."""
+        return self.messages + [message for given in self.untaken for message, _ in given.messages]
+
+    def records(self, before: Spent) -> list[Record]:
         """Return the turn as records of the transcript; the last one says how it ended and what is spent so far."""
-        records = [message_record(self.run_id, at, record) for at, _, record in self._stamped()]
-        records[0]["input_id"] = self.input_id
+        records: list[Record] = []
+        for at, input_id, _, record in self._stamped():
+            records.append(message_record(self.run_id, at, record))
+            if input_id is not None:
+                records[-1]["input_id"] = input_id
         records[-1] |= {
             "finish_reason": self.finish_reason,
             "usage": self.usage.to_record(),
-            "spent": (spent + self.usage).to_record(),
+            "spent": (before + self.spent).to_record(),
         }
         return records
 
-    def _stamped(self) -> list[tuple[str, Message, Record]]:
-        """Return the turn's messages in their order, each with its instant and as it stands in its entry."""
-        stamped = [(self.input_at, message, record) for message, record in self.input]
-        for step in self.steps:
-            stamped.append((step.at, step.message, step.record))
-            stamped.extend(
-                (call.result_at, call.result, call.result_record) for call in step.calls if call.result is not None
-            )
-        return stamped
+    def _stamped(self) -> Iterator[tuple[str, str | None, Message, Record]]:
+        """Yield the turn's messages in their order: instant, the input that begins there, message, and its record."""
+        taken: dict[int, list[Input]] = {}
+        for place, given in enumerate(self.inputs):
+            if place == 0 or given.before is not None:
+                taken.setdefault(given.before or 0, []).append(given)
+        yield from _of_inputs(taken.get(0, ()))
+        for number, step in enumerate(self.steps):
+            if number:
+                yield from _of_inputs(taken.get(number, ()))
+            yield step.at, None, step.message, step.record
+            for call in step.calls:
+                if call.result is not None:
+                    yield call.result_at, None, call.result, call.result_record
+
+    def _take_time(self, item: Record) -> None:
+        """Count the time since the entry before; not that in which nobody ran the turn."""
+        at = datetime.fromisoformat(item["at"])
+        if item["kind"] not in ("input", "resumed"):
+            self.seconds += self._since_last(at)
+        self._last_at = at
+
+    def _since_last(self, at: datetime) -> float:
+        return 0.0 if self._last_at is None else max(0.0, (at - self._last_at).total_seconds())
 
     def _on_input(self, item: Record) -> None:
-        self.input = [(_copied(record), record) for record in item["messages"]]
-        self.input_id, self.input_at = item["input_id"], item["at"]
+        self.inputs.append(_input_of(item))
+
+    _on_input_queued = _on_input
 
     def _on_model(self, item: Record) -> None:
+        for given in self.inputs[: item.get("inputs", len(self.inputs))]:
+            given.before = len(self.steps) if given.before is None else given.before
         message = _copied(item["message"])
         step = len(self.steps)
         calls = [
@@ -204,6 +280,17 @@ class TurnState:
 
     def _on_finished(self, item: Record) -> None:
         self.finish_reason = item["finish_reason"]
+
+
+def _input_of(item: Record) -> Input:
+    messages = [(_copied(record), record) for record in item["messages"]]
+    return Input(item["input_id"], item["at"], messages, steer=item.get("steer", False))
+
+
+def _of_inputs(inputs: Iterable[Input]) -> Iterator[tuple[str, str | None, Message, Record]]:
+    for given in inputs:
+        for place, (message, record) in enumerate(given.messages):
+            yield given.at, given.id if place == 0 else None, message, record
 
 
 def _copied(record: Record) -> Message:

@@ -1,0 +1,34 @@
+"""What all turns of one conversation run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.bundle import AgentStore
+    from perdure.listening import Channel
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.limits import Limits
+    from perdure.runtime.transcript import TranscriptView
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """An agent and a conversation, as this process has them.
+
+    Attributes:
+        agent: Whose turns.
+        store: Where they are kept.
+        key: Of the turn journal.
+        channel: Who hears of them.
+        view: The transcript; `None` of a run without a session.
+        limits: What the conversation may spend.
+    """
+
+    agent: Agent
+    store: AgentStore
+    key: str
+    channel: Channel
+    view: TranscriptView | None = None
+    limits: Limits | None = None

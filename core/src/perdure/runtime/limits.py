@@ -1,0 +1,93 @@
+"""What a turn or a conversation may spend, and what it has spent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from perdure.errors import InvalidArgumentError
+from perdure.runtime.messages import Usage
+
+if TYPE_CHECKING:
+    from perdure.contracts.records import Record
+
+LIMIT: Final = "limit"
+MAX_STEPS: Final = "max-steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a turn or a conversation has spent.
+
+    Attributes:
+        usage: Of the model.
+        steps: How many responses of the model.
+        seconds: How long turns have run; the time in which one waits for a human, or for a process, does not count.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    steps: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.usage + other.usage, self.steps + other.steps, self.seconds + other.seconds)
+
+    def to_record(self) -> Record:
+        """Return it as a JSON object."""
+        return {**self.usage.to_record(), "steps": self.steps, "seconds": float(self.seconds)}
+
+    @classmethod
+    def from_record(cls, record: Record) -> Spent:
+        """Make it of a JSON object; what is missing counts nothing."""
+        return cls(Usage.from_record(record), record.get("steps", 0), record.get("seconds", 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be spent: by each turn if an agent has them, by the whole conversation if a session does.
+
+    A limit that is met ends the turn after the calls of its last response were answered. `None`: no limit.
+
+    Attributes:
+        max_steps: How many responses of the model (`finish_reason="max-steps"`; of the others, `"limit"`).
+        max_tokens: How many tokens, read and written together, as the model counts them.
+        max_cost_usd: What the model may cost, in US dollars.
+        max_seconds: How long it may run, in seconds; a request of the model that takes longer is given up.
+    """
+
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_steps", 1), ("max_tokens", 1), ("max_cost_usd", 0), ("max_seconds", 0)):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if value is not None and (not number or value < least or value == 0):
+                more = f"{least} or more" if least else "more than 0"
+                raise InvalidArgumentError(name, f"must be {more}, or None for no limit")
+
+    def met(self, spent: Spent) -> tuple[str, float, float] | None:
+        """Return the first limit that is met: its name, what was spent, and what is allowed."""
+        usage = spent.usage
+        for name, value in (
+            ("max_steps", spent.steps),
+            ("max_tokens", usage.input_tokens + usage.output_tokens),
+            ("max_cost_usd", usage.cost_usd),
+            ("max_seconds", spent.seconds),
+        ):
+            allowed = getattr(self, name)
+            if allowed is not None and value >= allowed:
+                return name, value, allowed
+        return None
+
+    def seconds_left(self, spent: Spent) -> float | None:
+        """Return for how much longer it may run, in seconds; `None`: without end."""
+        return None if self.max_seconds is None else max(0.0, self.max_seconds - spent.seconds)
+
+
+def finish_reason(limit: str) -> str:
+    """Return why a turn ends when it has met a limit."""
+    return MAX_STEPS if limit == "max_steps" else LIMIT

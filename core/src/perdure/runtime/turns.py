@@ -1,0 +1,420 @@
+"""The turns of one session: open one, find one, take one up, or let an input join the one that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, IN_PROGRESS, READY, CheckpointHead
+from perdure.contracts.records import MAX_VERSION, decode_records, encode_object, encode_records
+from perdure.conversation import busy, settle, undecided
+from perdure.errors import (
+    AgentChangedError,
+    InvalidArgumentError,
+    LimitExceededError,
+    OutcomeUnknownError,
+    SessionAwaitingApprovalError,
+    SessionBusyError,
+    SessionConflictError,
+    SessionDeletedError,
+    TurnFailedError,
+    VersionConflictError,
+)
+from perdure.owned_journal import OwnedJournal
+from perdure.runtime.limits import Spent
+from perdure.runtime.messages import stamp
+from perdure.runtime.results import TurnResult, result_of
+from perdure.runtime.runner import Runner, inside
+from perdure.runtime.turn import AWAITING
+from perdure.runtime.turn_state import TurnState, entry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from datetime import timedelta
+
+    from perdure.contracts.checkpoints import Checkpoint
+    from perdure.contracts.records import Record
+    from perdure.contracts.sessions import Transcript
+    from perdure.runtime.dialogue import Dialogue
+    from perdure.runtime.messages import Message
+    from perdure.runtime.runner import Sink
+    from perdure.runtime.transcript import TranscriptView
+
+TurnPolicy: TypeAlias = Literal["wait", "queue", "steer"]
+
+REMEMBERED_TURNS: Final = 100
+"""How many turns back an `input_id` is looked for."""
+
+FIRST_PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 0.5
+"""How long to wait between two looks at a conversation that somebody else runs, in seconds: first, and at most."""
+
+
+@dataclass(slots=True)
+class Call:
+    """An input that is given to a session.
+
+    Attributes:
+        messages: What it says, as it will be stored.
+        input_id: Its name.
+        named: Whether the caller gave the name, so that it may come again.
+        sink: The stream that shows what becomes of it.
+        runner: What runs the turn that it opened.
+        opening: Whether that turn is being opened right now.
+        aborted: Whether the caller wants nothing of it any more.
+    """
+
+    messages: list[Record]
+    input_id: str
+    named: bool
+    sink: Sink | None = None
+    runner: Runner | None = None
+    opening: bool = False
+    aborted: bool = False
+
+
+class Turns:
+    """The turns of one session, as this process may start and finish them."""
+
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        view: TranscriptView,
+        scope: str | None,
+        policy: TurnPolicy,
+        busy_timeout: timedelta | None,
+    ) -> None:
+        self.dialogue = dialogue
+        self.agent, self.store, self.key = dialogue.agent, dialogue.store, dialogue.key
+        self.view = view
+        self.scope = scope
+        self._policy = policy
+        self._busy_timeout = busy_timeout
+
+    # --- an input ---
+
+    def checked(self, messages: Sequence[Message], input_id: str, *, named: bool) -> Call:
+        """Return an input as it will be stored in the turn journal and the transcript, or raise before any write."""
+        given = [message.to_record(f"input[{place}]") for place, message in enumerate(messages)]
+        # Of bytes, not of the caller's objects, which may change while the turn runs.
+        records = list(decode_records(encode_records(given, "input", self.store.sessions.max_record), "input"))
+        opening = self._input(records, input_id)
+        encode_object(opening, "input", self.store.checkpoints.max_record)
+        sample = TurnState.of(f"{self.key}.turn-{MAX_VERSION}", [opening])
+        encode_records(sample.records(Spent()), "input", self.store.sessions.max_record)
+        return Call(records, input_id, named)
+
+    async def take(self, call: Call) -> TurnResult:
+        """Run a turn on an input, or let it join the turn that runs here; see `Session.send`."""
+        if self._policy != "wait":
+            joined = await self._join(call)
+            if joined is not None:
+                return joined
+        async with self.served():
+            if call.named:
+                earlier = await self._earlier(call)
+                if earlier is not None:
+                    return earlier
+            return await self._start(call)
+
+    async def submit(self, call: Call) -> str:
+        """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
+        async with self.served():
+            found = await self.settled()
+            if found is not None and found.head.status != IDLE:
+                if call.named and _holds(found, call.input_id):
+                    return found.head.run_id or ""
+                if found.head.status != FINISHED:
+                    raise busy(found)
+                self.require_own(found)
+                found = await self._finished_first(call)
+            ended = await self._ended(call.input_id) if call.named else None
+            if ended is not None:
+                return ended.run_id
+            await self._require_unspent()
+            await self._create()
+            try:
+                journal = await self._open(found, call, attempts=0)
+            except VersionConflictError as error:
+                raise SessionBusyError(self.key) from error
+            await journal.give_up()
+            return journal.head.run_id or ""
+
+    async def _join(self, call: Call) -> TurnResult | None:
+        """Let an input join the turn that runs here; `None` if there is none, or it takes nothing more."""
+        runner = self.store.ownership.running.get(self.key) or await self.about_to_run()
+        self.refuse_self(runner)
+        if runner is None or runner.agent.name != self.agent.name:
+            return None
+        if call.named and not runner.state.holds(call.input_id):
+            ended = await self._ended(call.input_id)
+            if ended is not None:
+                return ended
+        waiting = await runner.accept(call.messages, call.input_id, steer=self._policy == "steer")
+        if waiting is None:
+            return None
+        result: TurnResult | None = await waiting
+        if result is not None:
+            if call.sink is not None and runner.done is not None:
+                call.sink(runner.done)
+            return result
+        async with self.served():  # it opened a turn of its own, in the journal, or is in one that somebody dropped
+            earlier = await self._earlier(call)
+        if earlier is None:
+            raise SessionConflictError(self.key, runner.state.run_id, "the turn that the input had joined was dropped")
+        return earlier
+
+    async def about_to_run(self) -> Runner | None:
+        """Wait for the turn that the call that is being served opens or takes up; `None` if there is none."""
+        ownership = self.store.ownership
+        if not ownership.lock(self.key).locked():
+            return None
+        begins = asyncio.create_task(ownership.next_run(self.key))
+        ends = asyncio.create_task(self._wait_in_line())
+        try:
+            await asyncio.wait([begins, ends], return_when=asyncio.FIRST_COMPLETED)
+            return begins.result() if begins.done() else None
+        finally:
+            begins.cancel()
+            ends.cancel()
+
+    async def _wait_in_line(self) -> None:
+        async with self.store.ownership.lock(self.key):
+            pass
+
+    # --- one call at a time ---
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[None]:
+        """Serve one call after another, in call order."""
+        self.enter()
+        self.refuse_self(self.store.ownership.running.get(self.key))
+        async with self.store.ownership.lock(self.key):
+            yield
+
+    def enter(self) -> None:
+        """Refuse another event loop and a closed store as the store itself would, before a lock that would hang there."""
+        self.store.checkpoints._enter()
+
+    def refuse_self(self, runner: Runner | None) -> None:
+        """Refuse a call that a turn makes on its own conversation: it would wait for itself."""
+        if runner is not None and runner in inside.get():
+            raise SessionBusyError(self.key, "the turn that makes this call")
+
+    # --- starting a turn ---
+
+    async def _start(self, call: Call) -> TurnResult:
+        while True:
+            found = await self._finished_first(call)
+            if call.named:
+                # Looked for after the journal was read, which is then opened at that version: nobody can have run it between.
+                ended = await self._ended(call.input_id)
+                if ended is not None:
+                    return ended
+            await self._require_unspent()
+            call.opening = True
+            try:
+                await self._create()
+                journal = await self._open(found, call)
+            except VersionConflictError:
+                continue  # somebody opened a turn meanwhile: finish it first, or say who runs it
+            except OutcomeUnknownError as unknown:
+                return await self._landed(call, unknown)
+            finally:
+                call.opening = False
+            state = TurnState.of(journal.head.run_id or "", [self._input(call.messages, call.input_id)])
+            call.runner = Runner(self.dialogue, journal, state, call.sink, aborted=call.aborted)
+            return await call.runner.run()
+
+    async def _landed(self, call: Call, unknown: OutcomeUnknownError) -> TurnResult:
+        """Look for a turn whose opening may have been written; it is never opened a second time."""
+        try:
+            landed = await self._earlier(call)
+        except SessionBusyError:
+            raise unknown from None
+        if landed is None:
+            raise unknown
+        return landed
+
+    async def _finished_first(self, call: Call) -> Checkpoint | None:
+        """Finish what is pending, and return the idle turn journal; `None` if there is none."""
+        while True:
+            found = await self._not_busy()
+            if found is None or found.head.status == IDLE:
+                return found
+            if self.scope is not None:
+                self.require_scope(await self.store.sessions.load(self.key, limit=0))
+            self.require_own(found)
+            if found.head.failed and found.head.status != FINISHED:
+                raise TurnFailedError(
+                    self.key, found.head.run_id or "", found.head.attempts, found.head.last_error or "unknown"
+                )
+            await self.require_decided(found)
+            try:
+                await self.finish(found, call.sink)
+            except Exception as error:
+                error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
+                raise
+
+    async def _not_busy(self) -> Checkpoint | None:
+        """Read the turn journal; wait for a while if somebody else runs the conversation."""
+        clock = self.store.clock
+        seconds = 0.0 if self._busy_timeout is None else self._busy_timeout.total_seconds()
+        until, pause = clock.monotonic() + seconds, FIRST_PAUSE
+        while True:
+            try:
+                return await self.settled()
+            except SessionBusyError:
+                if clock.monotonic() >= until:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def finish(self, found: Checkpoint, sink: Sink | None = None) -> None:
+        """Finish a turn that nobody runs, before something else is done."""
+        try:
+            result = await self.resume(found, sink)
+        except SessionDeletedError as error:
+            if error.session_id != self.key:
+                raise
+            return  # nothing is pending any more
+        if result is not None and result.finish_reason == AWAITING:
+            raise SessionAwaitingApprovalError(self.key, result.approval_ids)
+
+    async def _require_unspent(self) -> None:
+        """Refuse an input of a conversation that has spent its limits, before anything is written."""
+        limits = self.dialogue.limits
+        if limits is None:
+            return
+        await self.view.refresh()
+        met = limits.met(self.view.spent(len(self.view.records)))
+        if met is not None:
+            raise LimitExceededError(self.key, *met)
+
+    async def _create(self) -> None:
+        """Create the session if it is absent, before its turn journal is opened: a commit never creates one."""
+        found = await self.store.sessions.load(self.key, limit=0)
+        if found is None:
+            with contextlib.suppress(VersionConflictError):
+                await self.store.sessions.append(self.key, [], expected_version=0, scope=self.scope)
+        self.require_scope(found)
+
+    def require_scope(self, found: Transcript | None) -> None:
+        """Raise if the session was created for another scope."""
+        if found is not None and self.scope is not None and found.scope != self.scope:
+            raise InvalidArgumentError("scope", f"cannot change: session {self.key} was created for another one")
+
+    async def _open(self, found: Checkpoint | None, call: Call, *, attempts: int = 1) -> OwnedJournal:
+        def head(version: int) -> CheckpointHead:
+            return CheckpointHead(
+                status=IN_PROGRESS,
+                run_id=f"{self.key}.turn-{version}",
+                session_id=self.key,
+                agent=self.agent.name,
+                fingerprint=self.agent.fingerprint,
+                attempts=attempts,
+                extra={} if found is None else found.head.extra,
+            )
+
+        opening = self._input(call.messages, call.input_id)
+        return await OwnedJournal.take(
+            self.store.ownership, self.store.checkpoints, self.key, found, lambda _: [opening], head
+        )
+
+    def _input(self, messages: Sequence[Record], input_id: str) -> Record:
+        return entry("input", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
+
+    # --- turns that are there ---
+
+    async def _earlier(self, call: Call) -> TurnResult | None:
+        """Return the result of the turn that an input belongs to; a pending one is finished first."""
+        while True:
+            found = await self.settled()
+            if found is None or not _holds(found, call.input_id):
+                return await self._ended(call.input_id)
+            self.require_own(found)
+            left = await undecided(self.store, found.head)
+            if left:
+                return waiting_result(found, left)
+            result = await self.resume(found, call.sink, own=call)
+            if result is not None and await self._took(result, call.input_id):
+                return result
+
+    async def _took(self, result: TurnResult, input_id: str) -> bool:
+        """Whether a turn that has run took an input; else it ended before, and the input has opened the next one."""
+        if result.finish_reason in (AWAITING, "aborted"):
+            return True
+        found = await self.store.checkpoints.load(self.key)
+        return found is None or not _holds(found, input_id) or found.head.run_id == result.run_id
+
+    async def _ended(self, input_id: str) -> TurnResult | None:
+        """Return the result of the turn in the transcript that an input belongs to, or `None`."""
+        await self.view.refresh()
+        runs: dict[Any, None] = {}
+        for record in reversed(self.view.records):
+            runs.setdefault(record.get("run_id"))
+            if len(runs) > REMEMBERED_TURNS:
+                return None
+            if record.get("input_id") == input_id:
+                return result_of(self.view.records, record["run_id"])
+        return None
+
+    async def settled(self, *, force: bool = False) -> Checkpoint | None:
+        """Read the turn journal, stale claims finished; raise if somebody else runs the conversation."""
+        found = await settle(self.store, self.key, force=force)
+        if found is not None and not force and self.store.ownership.is_live(found):
+            raise busy(found)
+        return found
+
+    async def pending(self, *, force: bool = False) -> Checkpoint | None:
+        """Return the pending turn that this agent may touch, or `None`."""
+        found = await self.settled(force=force)
+        if found is None or found.head.status == IDLE:
+            return None
+        self.require_own(found)
+        return found
+
+    async def resume(
+        self, found: Checkpoint, sink: Sink | None = None, *, rebase: bool = False, own: Call | None = None
+    ) -> TurnResult | None:
+        """Take a turn over and run it; `None` if somebody else was first, and the journal must be read again.
+
+        Args:
+            found: Its journal.
+            sink: The stream that shows it.
+            rebase: Append it behind records that came in since it began.
+            own: The call whose input it is of.
+        """
+        try:
+            runner = await Runner.resume(self.dialogue, found, sink, rebase=rebase)
+        except VersionConflictError:
+            return None
+        if own is not None:
+            own.runner = runner
+        return await runner.run()
+
+    async def require_decided(self, found: Checkpoint) -> None:
+        """Raise if a turn waits for decisions."""
+        if found.head.status in (AWAITING_APPROVAL, READY):
+            left = await undecided(self.store, found.head)
+            if left:
+                raise SessionAwaitingApprovalError(self.key, left)
+
+    def require_own(self, found: Checkpoint) -> None:
+        """Raise if a turn is another agent's."""
+        if found.head.agent != self.agent.name:
+            raise AgentChangedError(
+                found.head.run_id or "", f"it belongs to the agent {found.head.agent!r}, not to {self.agent.name!r}"
+            )
+
+
+def _holds(found: Checkpoint, input_id: str) -> bool:
+    return any(item.get("input_id") == input_id for item in found.entries)
+
+
+def waiting_result(found: Checkpoint, left: Sequence[str]) -> TurnResult:
+    """Return the result of a turn that waits for decisions, or for the one who runs it."""
+    state = TurnState.of(found.head.run_id or "", found.entries)
+    return TurnResult("", AWAITING, tuple(state.messages), state.usage, state.run_id, left)
