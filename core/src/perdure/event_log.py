@@ -93,5 +93,10 @@ def log_event(event: RunEvent) -> None:
     title, make = known
     common = {"event": event.type, "run_id": event.run_id, "session_id": event.session_id, "seq": event.seq}
     facts = common | {"resumed": event.resumed} | make(event)
-    shown = " ".join(f"{name}={value}" for name, value in facts.items() if name not in ("event", "seq", "usage"))
-    _log.log(level, "%s %s", title, shown, extra={"perdure": facts})
+    _log.log(level, "%s %s", title, _shown(facts), extra={"perdure": facts})
+
+
+def _shown(facts: dict[str, Any]) -> str:
+    """Return the facts for a reader of plain text, without what goes without saying."""
+    left_out = ("event", "seq", "usage")
+    return " ".join(f"{name}={value}" for name, value in facts.items() if name not in left_out and value)
