@@ -260,7 +260,9 @@ class Worker:
     def _rests(self, found: Checkpoint | CheckpointInfo) -> bool:
         """Whether a turn failed so lately that it is not yet tried again; all workers read that from its head."""
         head = found.head
-        if head.owner is not None or head.last_error is None or head.status not in (IN_PROGRESS, FINISHED):
+        if head.owner is not None or head.failed or head.last_error is None:
+            return False
+        if head.status not in (IN_PROGRESS, FINISHED):
             return False
         rest = _backoff(self.poll, 4, head.attempts - 1, LONGEST_BACKOFF)
         return found.updated_at <= self.store.clock.now() < found.updated_at + rest
