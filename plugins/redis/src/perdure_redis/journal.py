@@ -49,7 +49,7 @@ NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class RedisJournal(Journal):
     """Keeps everything on a Redis or Valkey server, behind Sentinel, or in a cluster.
 
-    Where: one list for each journal and one sorted set for each part, see README.md.
+    Where: one list for each journal and one sorted set for each part, see the reference page of the backend.
     Survives: what the server survives: with `appendonly yes` and `appendfsync always` everything acknowledged, with
     `everysec` all but the last two seconds. A failover may lose what no replica had; `wait` bounds that.
     Shared by: any number of processes and hosts. An object belongs to the event loop and the process that opened it.
@@ -80,7 +80,7 @@ class RedisJournal(Journal):
             wait: How many replicas must have a write.
             waitaof: Whether the disk must have a write.
             strict: Whether a server whose settings may lose data is refused.
-            ttl: How long a conversation is kept after its last write, in seconds; `None`: for ever.
+            ttl: How long a conversation is kept after its last write, in seconds; `None`: for ever. Whoever writes last decides.
             max_connections: How many calls go on at once.
         """
         if not NAMESPACE.fullmatch(namespace):

@@ -1,6 +1,6 @@
 -- Apply operations of one conversation, all or none: every check comes before the first write, and a script is not interrupted.
--- The names of the keys and the format of what is in them are in README.md. No number here needs more than the 53 bits of a
--- double: versions and instants stay text.
+-- The names of the keys and the format of what is in them are on the reference page of the backend. No number here needs more
+-- than the 53 bits of a double: versions and instants stay text.
 --
 -- KEYS: for each operation its journal and its part's index. Where the end of the conversation is set, also the three journals
 --       that it has besides its approvals, and of all three parts the index and the list of what is due to expire.
