@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from perdure import AgentStore, codec, observers, open_store
+from perdure import Agent, AgentStore, codec, observers, open_store
 from perdure.backend import (
     Approval,
     ApprovalStore,
@@ -33,6 +33,7 @@ from perdure.backend import (
 from perdure.clock import SYSTEM_CLOCK
 from perdure.events import RunStarted, StoreCalled
 from perdure.listening import Channel
+from perdure.models import ScriptedModel
 from perdure.observers import Observers, observe
 from perdure_conformance.manual_clock import ManualClock
 
@@ -286,6 +287,27 @@ async def test_observers_get_the_very_event_that_listeners_get(recorder: Recorde
     assert all(heard == [sent] and heard[0] is sent for heard in (streamed, listened, recorder.events))
 
 
+async def test_a_session_tells_streams_listeners_and_observers_the_same(store: AgentStore, recorder: Recorder) -> None:
+    listened: list[Any] = []
+
+    async def listener(event: Any) -> None:
+        listened.append(event)
+
+    session = Agent(model=ScriptedModel(["Hello!"]), store=store).session("s")
+    off = session.on(listener)
+    async with session.stream("Hi") as run:
+        streamed = [event async for event in run]
+    off()
+    await store.close()
+    observed = [event for event in recorder.events if event.type != "store.called"]
+    assert [event.type for event in streamed][-2:] == ["model.responded", "run.done"]
+    assert [*map(id, streamed)] == [*map(id, listened)] == [*map(id, observed)]
+    assert [event.seq for event in streamed] == list(range(1, len(streamed) + 1))
+    stored = [(event.part, event.operation) for event in recorder.events if event.type == "store.called"]
+    assert stored[-1] == ("checkpoints", "write")
+    assert recorder.events[-1] is streamed[-1]  # told only after it was saved
+
+
 # --- what they cannot do ---
 
 
@@ -320,28 +342,34 @@ async def test_a_slow_observer_does_not_hold_up_the_loop_and_closing_waits_for_i
     assert len(slow.events) == 3
 
 
-async def test_waiting_for_observers_is_bounded(
-    registered: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+async def test_waiting_for_observers_is_bounded_and_only_the_first_waits_for_one_that_hangs(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     gate = threading.Event()
-    registered(Recorder(gate))
-    observe("event")
-    try:
-        assert await observers.catch_up(0) is False
-        assert "not heard of all events" in caplog.text
-    finally:
-        gate.set()
-    assert await observers.catch_up() is True
+    hub, hanging, other = Observers(find=list), Recorder(gate), Recorder()
+    hub.register(hanging)
+    hub.register(other)
+    hub.put("event")
+    assert await hub.catch_up(0) is False
+    assert await hub.catch_up(3600) is False
+    assert len(caplog.records) == 1
+    gate.set()
+    await asyncio.to_thread(other.entered.wait, 60)
+    assert await hub.catch_up(60) is True
+    assert other.events == ["event"]
+    hub.leave()
 
 
 def test_a_loop_that_ended_while_observers_were_slow_is_not_missed() -> None:
     gate = threading.Event()
     hub = Observers(find=list)
-    slow = Recorder(gate)
+    slow, other = Recorder(gate), Recorder()
     hub.register(slow)
+    hub.register(other)
     hub.put(1)
     assert asyncio.run(hub.catch_up(0)) is False
     gate.set()
+    assert other.entered.wait(60)
     hub.put(2)
     assert asyncio.run(hub.catch_up(60)) is True
     assert slow.events == [1, 2]

@@ -70,6 +70,8 @@ class Observers:
         self._found = False
         self._observers: tuple[Observer, ...] = ()
         self._leaving = False
+        self._told = 0
+        self._hung_at: int | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -96,7 +98,8 @@ class Observers:
         with self._lock:
             self._observers = tuple(known for known in self._observers if known.plugin is not plugin)
             self.wanted = not self._leaving and (bool(self._observers) or not self._found)
-            self._queue.put(_WAKE)
+            if self._thread is not None:
+                self._queue.put(_WAKE)
 
     def put(self, event: ObservedEvent) -> None:
         """Have the observers hear of an event, soon; what an observer itself causes is not told."""
@@ -144,6 +147,7 @@ class Observers:
             else:
                 for observer in self._observers:
                     observer.tell(item)
+                    self._told += 1
             if queue.empty():
                 self._full = False
 
@@ -195,12 +199,15 @@ class Observers:
             with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
                 loop.call_soon_threadsafe(heard.set)
 
+        if self._hung_at == self._told:
+            return False  # one observer hangs: only the first closing waits for it
         if not self._mark(reached):
             return True
         try:
             async with asyncio.timeout(seconds):
                 await heard.wait()
         except TimeoutError:
+            self._hung_at = self._told
             _log.warning("observers have not heard of all events yet; nobody waits for them any longer")
             return False
         return True
