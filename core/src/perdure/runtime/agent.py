@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from perdure import codec
 from perdure.bundle import AgentStore
 from perdure.contracts.approvals import CANCELLED, Approval
-from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, READY, TURN_STATUSES
 from perdure.contracts.records import check_text, encode_object
+from perdure.conversation import undecided
 from perdure.errors import (
     AgentChangedError,
     ApprovalAlreadyResolvedError,
@@ -19,9 +21,10 @@ from perdure.errors import (
     InvalidArgumentError,
     UnsupportedOperationError,
 )
-from perdure.runtime.ephemeral import with_turns
+from perdure.runtime.ephemeral import EphemeralCheckpoints, with_turns
 from perdure.runtime.limits import Limits
 from perdure.runtime.results import PendingTurn, TurnResult, described
+from perdure.runtime.runs import Run
 from perdure.runtime.session import Session
 from perdure.runtime.tools import Tool, ToolArgumentsError, make_tool
 
@@ -29,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
 
-    from perdure.contracts.checkpoints import CheckpointHead
+    from perdure.contracts.checkpoints import CheckpointHead, CheckpointInfo
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
+    from perdure.runtime.messages import Given
     from perdure.runtime.turns import TurnPolicy
 
 OnChange: TypeAlias = Literal["warn", "error", "ignore"]
@@ -141,19 +145,48 @@ class Agent:
             limits=limits,
         )
 
-    async def resume(self, session_id: str) -> TurnResult | None:
-        """Finish the pending turn of a session; see `Session.resume`."""
-        return await self.session(session_id).resume()
+    async def run(self, given: Given, /, *, run_id: str | None = None) -> TurnResult:
+        """Run an input durably without a session. The run is kept as finished until it is pruned.
+
+        Args:
+            given: Text, a message, messages, or the parts of one message.
+            run_id: Names the run, by the rule of session ids; the same name again finishes that run, whatever the input,
+                or returns its result, and does not run twice. `None`: a new name.
+
+        Returns:
+            The result; `finish_reason="awaiting-approval"` if the run waits for decisions.
+
+        Raises:
+            UnsupportedOperationError: The store has no checkpoint store; nothing was written.
+            NotJsonError, RecordTooLargeError: The input cannot be stored; nothing was.
+            SessionBusyError: Somebody else runs it right now.
+            Exception: What the model or a `PropagatingToolError` raises; the run stays pending.
+        """
+        return await Run(self, self._durable(), uuid.uuid4().hex if run_id is None else run_id).run(given)
+
+    async def resume(self, pending_id: str) -> TurnResult | None:
+        """Finish the pending turn of a session, given its id; see `Session.resume`. Or a run without one, given its run id."""
+        if "." in pending_id:
+            return await Run.of(self, self._durable(), pending_id).resume()
+        return await self.session(pending_id).resume()
+
+    def _durable(self) -> AgentStore:
+        """Return the store, which must keep turns: a run has nothing else."""
+        if self.store is not None and isinstance(self.store.checkpoints, EphemeralCheckpoints):
+            raise UnsupportedOperationError("the store", "checkpoints, which a run without a session needs")
+        return self.store_of(None)
 
     async def pending(self) -> list[PendingTurn]:
-        """Return this agent's turns that have not ended, those that run right now included."""
+        """Return this agent's turns that have not ended, those that run right now and runs without a session included."""
         store = self.store_of(None)
         turns: list[PendingTurn] = []
         for status in TURN_STATUSES:
             cursor: str | None = None
             while True:
                 page = await store.checkpoints.list(status=status, agent=self.name, cursor=cursor)
-                turns.extend(described(info) for info in page.items)
+                # A run without a session stays in its journal when it has ended.
+                unended = [info for info in page.items if info.head.session_id or info.head.status != FINISHED]
+                turns += [await _as_it_stands(store, info) for info in unended]
                 cursor = page.cursor
                 if cursor is None:
                     break
@@ -181,6 +214,14 @@ class Agent:
         if "sessions" not in store:
             raise UnsupportedOperationError("the store", "sessions")
         return with_turns(store)
+
+
+async def _as_it_stands(store: AgentStore, info: CheckpointInfo) -> PendingTurn:
+    """Return what is known of a turn; of one that waits, which approvals are undecided now."""
+    if info.head.status not in (AWAITING_APPROVAL, READY):
+        return described(info)
+    left = await undecided(store, info.head)
+    return replace(described(info), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
 
 
 class AgentApprovals:
@@ -275,7 +316,8 @@ class AgentApprovals:
                 raise
             raise ApprovalOrphanedError(approval_id, error.approval.run_id) from error
         if approval.session_id is None:
-            raise ApprovalOrphanedError(approval_id, approval.run_id)
+            run = Run.of(agent, agent.store_of(None), approval.run_id)
+            return await run.continue_run(approval.run_id, approval_id)
         return await agent.session(approval.session_id).continue_run(approval.run_id, approval_id)
 
 

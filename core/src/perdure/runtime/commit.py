@@ -53,9 +53,8 @@ class Commit:
 
     async def keep(self) -> None:
         """Keep a turn without a session as finished, in its journal."""
-        if self.journal.head.status != FINISHED:
-            await self.journal.append([self._finished()], status=FINISHED)
-        await self.journal.give_up()
+        last = [] if self.journal.head.status == FINISHED else [self._finished()]
+        await self.journal.give_up(last, status=FINISHED)
 
     def _next(self, version: int) -> tuple[list[Record], CheckpointHead]:
         """Return what the journal holds next: nothing; or a turn of the inputs that were accepted and not taken.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.contracts.records import Record
 from perdure.errors import InvalidArgumentError, NotJsonError, StoreCorruptedError
@@ -108,6 +108,10 @@ class Message:
             raise StoreCorruptedError(where, f"not a message: {error!r}") from error
 
 
+Given: TypeAlias = "str | Message | Sequence[Message] | Sequence[Record]"
+"""What a caller may send: text, a message, messages, or the parts of one message."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What model requests have cost; add two with `+`.
@@ -177,7 +181,7 @@ def _given_part(part: Record) -> Record:
     return {**plain, "data": base64.b64decode(part["data"], validate=True)}
 
 
-def as_messages(given: str | Message | Sequence[Message] | Sequence[Record]) -> tuple[Message, ...]:
+def as_messages(given: Given) -> tuple[Message, ...]:
     """Return what a caller sends (text, a message, messages, or the parts of one) as messages of the user.
 
     Raises:

@@ -26,10 +26,10 @@ from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupte
 from perdure.runtime.commit import Commit
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import messages_of, stamp
-from perdure.runtime.results import TurnResult, result_of, text_of
+from perdure.runtime.results import TurnResult, result_of
 from perdure.runtime.telling import Teller
 from perdure.runtime.turn import ABORTED, AWAITING, Turn
-from perdure.runtime.turn_state import TurnState, entry
+from perdure.runtime.turn_state import TurnState, entry, kept_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -418,7 +418,9 @@ class Runner:
         """Return the result of the turn if somebody has saved it."""
         view = self.dialogue.view
         if view is None:
-            return None
+            found = await self.store.checkpoints.load(self.journal.key)
+            kept = found is not None and found.head.run_id == self.state.run_id and found.head.status == FINISHED
+            return kept_result(found) if found is not None and kept else None
         await view.refresh()
         return result_of(view.records, self.state.run_id)
 
@@ -429,15 +431,7 @@ class Runner:
     def _result(self, reason: str) -> TurnResult:
         if self._saved is not None:
             return self._saved
-        messages = tuple(self.state.messages)
-        return TurnResult(
-            text=text_of(messages),
-            finish_reason=reason,
-            messages=messages,
-            usage=self.state.usage,
-            run_id=self.state.run_id,
-            approval_ids=self._waiting_for if reason == AWAITING else (),
-        )
+        return self.state.result(reason, self._waiting_for if reason == AWAITING else ())
 
 
 def _resumed(head: CheckpointHead) -> CheckpointHead:

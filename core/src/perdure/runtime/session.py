@@ -14,7 +14,6 @@ from perdure.contracts.ids import check_run_id, check_session_id
 from perdure.contracts.records import check_text, encode_object
 from perdure.conversation import Claim, settle, undecided
 from perdure.errors import (
-    ApprovalOrphanedError,
     InvalidArgumentError,
     OutcomeUnknownError,
     PerdureError,
@@ -28,19 +27,18 @@ from perdure.runtime.messages import Message, as_messages
 from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
 from perdure.runtime.stream import RunStream
 from perdure.runtime.transcript import TranscriptView
-from perdure.runtime.turns import Call, TurnPolicy, Turns, waiting_result
+from perdure.runtime.turns import Call, TurnPolicy, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from typing import Any, TypeAlias
+    from typing import Any
 
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
     from perdure.runtime.agent import Agent
     from perdure.runtime.limits import Limits
-
-    Given: TypeAlias = str | Message | Sequence[Message] | Sequence[Record]
+    from perdure.runtime.messages import Given
 
 
 class Session:
@@ -79,6 +77,7 @@ class Session:
         self._channel = store.channels.of(session_id, session_id, store.clock)
         dialogue = Dialogue(agent, store, session_id, self._channel, self._view, limits)
         self._turns = Turns(dialogue, self._view, self.scope, turn_policy, busy_timeout)
+        self._journal = self._turns.journal
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -190,10 +189,10 @@ class Session:
             SessionBusyError: Somebody else runs it.
             SessionConflictError: Other records came in, and `rebase` is False.
         """
-        async with self._turns.served():
-            while (found := await self._turns.pending()) is not None:
-                await self._turns.require_decided(found)
-                result = await self._turns.resume(found, rebase=rebase)
+        async with self._journal.served():
+            while (found := await self._journal.pending()) is not None:
+                await self._journal.require_decided(found)
+                result = await self._journal.resume(found, rebase=rebase)
                 if result is not None:
                     return result
             return None
@@ -228,14 +227,14 @@ class Session:
             Whether a turn was dropped.
         """
         unsaved: str | None = None
-        async with self._turns.served():
+        async with self._journal.served():
             while True:
-                found = await self._turns.pending(force=force)
+                found = await self._journal.pending(force=force)
                 if found is None:
                     return False
                 if found.head.status == FINISHED and found.head.run_id != unsaved:
                     try:
-                        if await self._turns.resume(found) is not None:
+                        if await self._journal.resume(found) is not None:
                             return False
                     except PerdureError as error:
                         if error.retryable or isinstance(error, OutcomeUnknownError):
@@ -254,8 +253,8 @@ class Session:
 
         A turn that runs elsewhere, or nowhere, is discarded as by `discard_pending`.
         """
-        self._turns.enter()
-        runner = self.store.ownership.running.get(self.id) or await self._turns.about_to_run()
+        self._journal.enter()
+        runner = self.store.ownership.running.get(self.id) or await self._journal.about_to_run()
         if runner is None:
             return await self.discard_pending()
         await runner.abort()
@@ -271,15 +270,15 @@ class Session:
             UnsupportedOperationError: The session store cannot replace; nothing was changed.
         """
         self.store.sessions.require("replace")
-        async with self._turns.served():
+        async with self._journal.served():
             while True:
-                found = await self._turns.settled()
+                found = await self._journal.settled()
                 if found is not None and found.head.status != IDLE:
-                    self._turns.require_own(found)
+                    self._journal.require_own(found)
                     if found.head.status == FINISHED:
-                        await self._turns.finish(found)
+                        await self._journal.finish(found)
                         continue
-                    await self._turns.require_decided(found)
+                    await self._journal.require_decided(found)
                 if found is None and await self.store.sessions.load(self.id, limit=0) is None:
                     return
                 with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
@@ -327,24 +326,10 @@ class Session:
 
     async def continue_run(self, run_id: str, approval_id: str) -> TurnResult:
         """Go on with the turn of a decided approval: its result, or that it still waits; see `approvals.resolve`."""
-        async with self._turns.served():
-            while True:
-                found = await settle(self.store, self.id)
-                if found is None or found.head.run_id != run_id:
-                    ended = await self.result(run_id)
-                    if ended is None:
-                        raise ApprovalOrphanedError(approval_id, run_id)
-                    return ended
-                self._turns.require_own(found)
-                left = await undecided(self.store, found.head)
-                if left or self.store.ownership.is_live(found):
-                    return waiting_result(found, left)
-                result = await self._turns.resume(found)
-                if result is not None:
-                    return result
+        return await self._journal.continue_run(run_id, approval_id, lambda: self.result(run_id))
 
     async def _settled_pending(self) -> PendingTurn | None:
-        async with self._turns.served():
+        async with self._journal.served():
             found = await settle(self.store, self.id)
             if found is None or found.head.status == IDLE:
                 return None
@@ -356,6 +341,6 @@ class Session:
     async def _saved(self, found: Checkpoint) -> bool:
         """Save a finished turn; False if it cannot be, since other records came in."""
         try:
-            return await self._turns.resume(found) is not None
+            return await self._journal.resume(found) is not None
         except SessionConflictError:
             return False

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.errors import StoreCorruptedError
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message, ToolCall, Usage, message_record
+from perdure.runtime.results import TurnResult, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
 
 ENTRY_VERSION: Final = 1
@@ -196,6 +198,11 @@ class TurnState:
         """The messages of the next request: the turn's, and those of inputs that wait."""
         return self.messages + [message for given in self.untaken for message, _ in given.messages]
 
+    def result(self, reason: str, approval_ids: Sequence[str] = ()) -> TurnResult:
+        """Return what the turn comes to."""
+        messages = tuple(self.messages)
+        return TurnResult(text_of(messages), reason, messages, self.usage, self.run_id, tuple(approval_ids))
+
     def records(self, before: Spent) -> list[Record]:
         """Return the turn as records of the transcript; the last one says how it ended and what is spent so far."""
         records: list[Record] = []
@@ -280,6 +287,12 @@ class TurnState:
 
     def _on_finished(self, item: Record) -> None:
         self.finish_reason = item["finish_reason"]
+
+
+def kept_result(found: Checkpoint) -> TurnResult:
+    """Return the result that the journal of a finished run holds."""
+    state = TurnState.of(found.head.run_id or "", found.entries)
+    return state.result(state.finish_reason or "stop")
 
 
 def _input_of(item: Record) -> Input:

@@ -7,31 +7,29 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, IN_PROGRESS, READY, CheckpointHead
+from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, CheckpointHead
 from perdure.contracts.records import MAX_VERSION, decode_records, encode_object, encode_records
-from perdure.conversation import busy, settle, undecided
+from perdure.conversation import busy, undecided
 from perdure.errors import (
-    AgentChangedError,
     InvalidArgumentError,
     LimitExceededError,
     OutcomeUnknownError,
-    SessionAwaitingApprovalError,
     SessionBusyError,
     SessionConflictError,
-    SessionDeletedError,
     TurnFailedError,
     VersionConflictError,
 )
 from perdure.owned_journal import OwnedJournal
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
+from perdure.runtime.pending import PendingTurns, waiting_result
 from perdure.runtime.results import TurnResult, result_of
-from perdure.runtime.runner import Runner, inside
+from perdure.runtime.runner import Runner
 from perdure.runtime.turn import AWAITING
 from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from perdure.contracts.checkpoints import Checkpoint
@@ -74,6 +72,10 @@ class Call:
     opening: bool = False
     aborted: bool = False
 
+    def runs(self, runner: Runner) -> None:
+        """Take note of what runs its turn."""
+        self.runner = runner
+
 
 class Turns:
     """The turns of one session, as this process may start and finish them."""
@@ -88,6 +90,7 @@ class Turns:
     ) -> None:
         self.dialogue = dialogue
         self.agent, self.store, self.key = dialogue.agent, dialogue.store, dialogue.key
+        self.journal = PendingTurns(dialogue)
         self.view = view
         self.scope = scope
         self._policy = policy
@@ -112,7 +115,7 @@ class Turns:
             joined = await self._join(call)
             if joined is not None:
                 return joined
-        async with self.served():
+        async with self.journal.served():
             if call.named:
                 earlier = await self._earlier(call)
                 if earlier is not None:
@@ -121,14 +124,14 @@ class Turns:
 
     async def submit(self, call: Call) -> str:
         """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
-        async with self.served():
-            found = await self.settled()
+        async with self.journal.served():
+            found = await self.journal.settled()
             if found is not None and found.head.status != IDLE:
                 if call.named and _holds(found, call.input_id):
                     return found.head.run_id or ""
                 if found.head.status != FINISHED:
                     raise busy(found)
-                self.require_own(found)
+                self.journal.require_own(found)
                 found = await self._finished_first(call)
             ended = await self._ended(call.input_id) if call.named else None
             if ended is not None:
@@ -144,8 +147,8 @@ class Turns:
 
     async def _join(self, call: Call) -> TurnResult | None:
         """Let an input join the turn that runs here; `None` if there is none, or it takes nothing more."""
-        runner = self.store.ownership.running.get(self.key) or await self.about_to_run()
-        self.refuse_self(runner)
+        runner = self.store.ownership.running.get(self.key) or await self.journal.about_to_run()
+        self.journal.refuse_self(runner)
         if runner is None or runner.agent.name != self.agent.name:
             return None
         if call.named and not runner.state.holds(call.input_id):
@@ -160,48 +163,13 @@ class Turns:
             if call.sink is not None and runner.done is not None:
                 call.sink(runner.done)
             return result
-        async with self.served():  # it opened a turn of its own, in the journal, or is in one that somebody dropped
+        async with (
+            self.journal.served()
+        ):  # it opened a turn of its own, in the journal, or is in one that somebody dropped
             earlier = await self._earlier(call)
         if earlier is None:
             raise SessionConflictError(self.key, runner.state.run_id, "the turn that the input had joined was dropped")
         return earlier
-
-    async def about_to_run(self) -> Runner | None:
-        """Wait for the turn that the call that is being served opens or takes up; `None` if there is none."""
-        ownership = self.store.ownership
-        if not ownership.lock(self.key).locked():
-            return None
-        begins = asyncio.create_task(ownership.next_run(self.key))
-        ends = asyncio.create_task(self._wait_in_line())
-        try:
-            await asyncio.wait([begins, ends], return_when=asyncio.FIRST_COMPLETED)
-            return begins.result() if begins.done() else None
-        finally:
-            begins.cancel()
-            ends.cancel()
-
-    async def _wait_in_line(self) -> None:
-        async with self.store.ownership.lock(self.key):
-            pass
-
-    # --- one call at a time ---
-
-    @contextlib.asynccontextmanager
-    async def served(self) -> AsyncIterator[None]:
-        """Serve one call after another, in call order."""
-        self.enter()
-        self.refuse_self(self.store.ownership.running.get(self.key))
-        async with self.store.ownership.lock(self.key):
-            yield
-
-    def enter(self) -> None:
-        """Refuse another event loop and a closed store as the store itself would, before a lock that would hang there."""
-        self.store.checkpoints._enter()
-
-    def refuse_self(self, runner: Runner | None) -> None:
-        """Refuse a call that a turn makes on its own conversation: it would wait for itself."""
-        if runner is not None and runner in inside.get():
-            raise SessionBusyError(self.key, "the turn that makes this call")
 
     # --- starting a turn ---
 
@@ -246,14 +214,14 @@ class Turns:
                 return found
             if self.scope is not None:
                 self.require_scope(await self.store.sessions.load(self.key, limit=0))
-            self.require_own(found)
+            self.journal.require_own(found)
             if found.head.failed and found.head.status != FINISHED:
                 raise TurnFailedError(
                     self.key, found.head.run_id or "", found.head.attempts, found.head.last_error or "unknown"
                 )
-            await self.require_decided(found)
+            await self.journal.require_decided(found)
             try:
-                await self.finish(found, call.sink)
+                await self.journal.finish(found, call.sink)
             except Exception as error:
                 error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
                 raise
@@ -265,23 +233,12 @@ class Turns:
         until, pause = clock.monotonic() + seconds, FIRST_PAUSE
         while True:
             try:
-                return await self.settled()
+                return await self.journal.settled()
             except SessionBusyError:
                 if clock.monotonic() >= until:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def finish(self, found: Checkpoint, sink: Sink | None = None) -> None:
-        """Finish a turn that nobody runs, before something else is done."""
-        try:
-            result = await self.resume(found, sink)
-        except SessionDeletedError as error:
-            if error.session_id != self.key:
-                raise
-            return  # nothing is pending any more
-        if result is not None and result.finish_reason == AWAITING:
-            raise SessionAwaitingApprovalError(self.key, result.approval_ids)
 
     async def _require_unspent(self) -> None:
         """Refuse an input of a conversation that has spent its limits, before anything is written."""
@@ -331,14 +288,14 @@ class Turns:
     async def _earlier(self, call: Call) -> TurnResult | None:
         """Return the result of the turn that an input belongs to; a pending one is finished first."""
         while True:
-            found = await self.settled()
+            found = await self.journal.settled()
             if found is None or not _holds(found, call.input_id):
                 return await self._ended(call.input_id)
-            self.require_own(found)
+            self.journal.require_own(found)
             left = await undecided(self.store, found.head)
             if left:
                 return waiting_result(found, left)
-            result = await self.resume(found, call.sink, own=call)
+            result = await self.journal.resume(found, call.sink, taken=call.runs)
             if result is not None and await self._took(result, call.input_id):
                 return result
 
@@ -361,60 +318,6 @@ class Turns:
                 return result_of(self.view.records, record["run_id"])
         return None
 
-    async def settled(self, *, force: bool = False) -> Checkpoint | None:
-        """Read the turn journal, stale claims finished; raise if somebody else runs the conversation."""
-        found = await settle(self.store, self.key, force=force)
-        if found is not None and not force and self.store.ownership.is_live(found):
-            raise busy(found)
-        return found
-
-    async def pending(self, *, force: bool = False) -> Checkpoint | None:
-        """Return the pending turn that this agent may touch, or `None`."""
-        found = await self.settled(force=force)
-        if found is None or found.head.status == IDLE:
-            return None
-        self.require_own(found)
-        return found
-
-    async def resume(
-        self, found: Checkpoint, sink: Sink | None = None, *, rebase: bool = False, own: Call | None = None
-    ) -> TurnResult | None:
-        """Take a turn over and run it; `None` if somebody else was first, and the journal must be read again.
-
-        Args:
-            found: Its journal.
-            sink: The stream that shows it.
-            rebase: Append it behind records that came in since it began.
-            own: The call whose input it is of.
-        """
-        try:
-            runner = await Runner.resume(self.dialogue, found, sink, rebase=rebase)
-        except VersionConflictError:
-            return None
-        if own is not None:
-            own.runner = runner
-        return await runner.run()
-
-    async def require_decided(self, found: Checkpoint) -> None:
-        """Raise if a turn waits for decisions."""
-        if found.head.status in (AWAITING_APPROVAL, READY):
-            left = await undecided(self.store, found.head)
-            if left:
-                raise SessionAwaitingApprovalError(self.key, left)
-
-    def require_own(self, found: Checkpoint) -> None:
-        """Raise if a turn is another agent's."""
-        if found.head.agent != self.agent.name:
-            raise AgentChangedError(
-                found.head.run_id or "", f"it belongs to the agent {found.head.agent!r}, not to {self.agent.name!r}"
-            )
-
 
 def _holds(found: Checkpoint, input_id: str) -> bool:
     return any(item.get("input_id") == input_id for item in found.entries)
-
-
-def waiting_result(found: Checkpoint, left: Sequence[str]) -> TurnResult:
-    """Return the result of a turn that waits for decisions, or for the one who runs it."""
-    state = TurnState.of(found.head.run_id or "", found.entries)
-    return TurnResult("", AWAITING, tuple(state.messages), state.usage, state.run_id, left)

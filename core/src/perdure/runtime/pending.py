@@ -1,0 +1,168 @@
+"""The turn journal of one conversation: who may touch it, what is pending in it, and taking that up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, IDLE, READY
+from perdure.conversation import busy, settle, undecided
+from perdure.errors import (
+    AgentChangedError,
+    ApprovalOrphanedError,
+    SessionAwaitingApprovalError,
+    SessionBusyError,
+    SessionDeletedError,
+    VersionConflictError,
+)
+from perdure.runtime.results import TurnResult
+from perdure.runtime.runner import Runner, inside
+from perdure.runtime.turn import AWAITING
+from perdure.runtime.turn_state import TurnState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from perdure.contracts.checkpoints import Checkpoint
+    from perdure.runtime.dialogue import Dialogue
+    from perdure.runtime.runner import Sink
+
+
+class PendingTurns:
+    """What is pending in one turn journal, as this process may see it and take it up."""
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        self.dialogue = dialogue
+        self.agent, self.store, self.key = dialogue.agent, dialogue.store, dialogue.key
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[None]:
+        """Serve one call after another, in call order."""
+        self.enter()
+        self.refuse_self(self.store.ownership.running.get(self.key))
+        async with self.store.ownership.lock(self.key):
+            yield
+
+    def enter(self) -> None:
+        """Refuse another event loop and a closed store as the store itself would, before a lock that would hang there."""
+        self.store.checkpoints._enter()
+
+    def refuse_self(self, runner: Runner | None) -> None:
+        """Refuse a call that a turn makes on its own conversation: it would wait for itself."""
+        if runner is not None and runner in inside.get():
+            raise SessionBusyError(self.key, "the turn that makes this call")
+
+    async def about_to_run(self) -> Runner | None:
+        """Wait for the turn that the call that is being served opens or takes up; `None` if there is none."""
+        ownership = self.store.ownership
+        if not ownership.lock(self.key).locked():
+            return None
+        begins = asyncio.create_task(ownership.next_run(self.key))
+        ends = asyncio.create_task(self._wait_in_line())
+        try:
+            await asyncio.wait([begins, ends], return_when=asyncio.FIRST_COMPLETED)
+            return begins.result() if begins.done() else None
+        finally:
+            begins.cancel()
+            ends.cancel()
+
+    async def _wait_in_line(self) -> None:
+        async with self.store.ownership.lock(self.key):
+            pass
+
+    async def settled(self, *, force: bool = False) -> Checkpoint | None:
+        """Read the turn journal, stale claims finished; raise if somebody else runs the conversation."""
+        found = await settle(self.store, self.key, force=force)
+        if found is not None and not force and self.store.ownership.is_live(found):
+            raise busy(found)
+        return found
+
+    async def pending(self, *, force: bool = False) -> Checkpoint | None:
+        """Return the pending turn that this agent may touch, or `None`."""
+        found = await self.settled(force=force)
+        if found is None or found.head.status == IDLE:
+            return None
+        self.require_own(found)
+        return found
+
+    async def resume(
+        self,
+        found: Checkpoint,
+        sink: Sink | None = None,
+        *,
+        rebase: bool = False,
+        taken: Callable[[Runner], object] | None = None,
+    ) -> TurnResult | None:
+        """Take a turn over and run it; `None` if somebody else was first, and the journal must be read again.
+
+        Args:
+            found: Its journal.
+            sink: The stream that shows it.
+            rebase: Append it behind records that came in since it began.
+            taken: Is told what runs it.
+        """
+        try:
+            runner = await Runner.resume(self.dialogue, found, sink, rebase=rebase)
+        except VersionConflictError:
+            return None
+        if taken is not None:
+            taken(runner)
+        return await runner.run()
+
+    async def require_decided(self, found: Checkpoint) -> None:
+        """Raise if a turn waits for decisions."""
+        if found.head.status in (AWAITING_APPROVAL, READY):
+            left = await undecided(self.store, found.head)
+            if left:
+                raise SessionAwaitingApprovalError(self.key, left)
+
+    def require_own(self, found: Checkpoint) -> None:
+        """Raise if a turn is another agent's."""
+        if found.head.agent != self.agent.name:
+            raise AgentChangedError(
+                found.head.run_id or "", f"it belongs to the agent {found.head.agent!r}, not to {self.agent.name!r}"
+            )
+
+    async def finish(self, found: Checkpoint, sink: Sink | None = None) -> None:
+        """Finish a turn that nobody runs, before something else is done."""
+        try:
+            result = await self.resume(found, sink)
+        except SessionDeletedError as error:
+            if error.session_id != self.key:
+                raise
+            return  # nothing is pending any more
+        if result is not None and result.finish_reason == AWAITING:
+            raise SessionAwaitingApprovalError(self.key, result.approval_ids)
+
+    async def continue_run(
+        self, run_id: str, approval_id: str, ended: Callable[[], Awaitable[TurnResult | None]]
+    ) -> TurnResult:
+        """Go on with the turn of a decided approval: its result, or that it still waits; see `approvals.resolve`.
+
+        Args:
+            run_id: The run that the approval names.
+            approval_id: The approval.
+            ended: Returns the result of that run if it has ended.
+        """
+        async with self.served():
+            while True:
+                found = await settle(self.store, self.key)
+                if found is None or found.head.run_id != run_id:
+                    result = await ended()
+                    if result is None:
+                        raise ApprovalOrphanedError(approval_id, run_id)
+                    return result
+                self.require_own(found)
+                left = await undecided(self.store, found.head)
+                if left or self.store.ownership.is_live(found):
+                    return waiting_result(found, left)
+                result = await self.resume(found)
+                if result is not None:
+                    return result
+
+
+def waiting_result(found: Checkpoint, left: Sequence[str]) -> TurnResult:
+    """Return the result of a turn that waits for decisions, or for the one who runs it."""
+    state = TurnState.of(found.head.run_id or "", found.entries)
+    return TurnResult("", AWAITING, tuple(state.messages), state.usage, state.run_id, left)
