@@ -1,6 +1,8 @@
 """A process that dies, or a host that loses power, at every system call of every kind of write."""
 
+import contextlib
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,18 @@ from perdure.backend import Part
 from perdure_file.disk import Disk
 from perdure_file.guards import Patience
 from perdure_file.journal import FileJournal
+from perdure_file.salvage import salvage
 
 pytestmark = pytest.mark.anyio
 
 CALLS = str.split("open write truncate sync rename link unlink make_directory lock unlock status_at read")
+
+
+class Unsynced(Disk):
+    """For what is looked at, and thrown away."""
+
+    def sync(self, file: int) -> None:
+        pass
 
 
 class DeadError(BaseException):
@@ -22,14 +32,31 @@ class DeadError(BaseException):
 
 
 class Mortal(Disk):
-    """A disk whose process dies at a call, in the middle of it if it is a write, and that knows what has been synced."""
+    """A disk whose process dies at a call, in the middle of it if it is a write, and that knows what has been synced.
 
-    def __init__(self, earlier: "Mortal | None" = None) -> None:
+    It keeps what is removed under another name, so that no number of an inode comes twice.
+    """
+
+    def __init__(self, removed: Path, earlier: "Mortal | None" = None) -> None:
         self.left: int | None = None
+        self.removed = removed
+        removed.mkdir(exist_ok=True)
         self.synced: dict[int, bytes | dict[str, int]] = {} if earlier is None else earlier.synced
 
     def close(self, file: int) -> None:
         os.close(file)  # by the kernel, if the process is dead
+
+    def unlink(self, name: str, directory: int) -> None:
+        self._keep(name, directory)
+        super().unlink(name, directory)
+
+    def rename(self, name: str, directory: int, new_name: str, new_directory: int) -> None:
+        self._keep(new_name, new_directory)
+        super().rename(name, directory, new_name, new_directory)
+
+    def _keep(self, name: str, directory: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.link(name, self.removed / secrets.token_hex(8), src_dir_fd=directory)
 
     def sync(self, file: int) -> None:
         status = os.fstat(file)
@@ -54,7 +81,11 @@ class Mortal(Disk):
 
 
 def names(folder: int) -> dict[str, int]:
-    return {name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino for name in os.listdir(folder)}
+    found = {}
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # a folder far above is used by others too
+            found[name] = os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino
+    return found
 
 
 def _mortal(name: str) -> Any:
@@ -89,7 +120,7 @@ async def test_a_write_that_dies_anywhere_is_whole_or_absent_and_what_is_built_o
         base = tmp_path / str(call)
         (base / "machine").mkdir(parents=True)
         root = base / "machine/made/store"
-        disk = Mortal()
+        disk = Mortal(base / "removed")
         journal = FileJournal(root, disk=disk, on_torn_write=lambda _: None)
         old: tuple[int, list[bytes]] = (0, [])
         if kind != "first of all":
@@ -125,7 +156,7 @@ async def test_a_write_that_dies_anywhere_is_whole_or_absent_and_what_is_built_o
             disk.survives(base / "machine", base / copy, renames=renames)
             await continued(base / copy / "made/store", op, allowed, others)
         # Only the process died. The next one builds on what it sees, and then the host loses power.
-        heir = Mortal(disk)
+        heir = Mortal(base / "removed", disk)
         built = await continued(root, op, allowed, others, heir)
         heir.survives(base / "machine", base / "later", renames=False)
         await continued(base / "later/made/store", op, [built], others)
@@ -140,7 +171,7 @@ async def continued(
     root: Path, op: Any, allowed: list[tuple[int, list[bytes]]], others: bool, disk: Disk | None = None
 ) -> tuple[int, list[bytes]]:
     """See that one of some states is there, and append to it; return the state after that."""
-    journal = FileJournal(root, on_torn_write=lambda _: None, disk=disk or Disk())
+    journal = FileJournal(root, on_torn_write=lambda _: None, disk=disk or Unsynced())
     await journal.open()
     assert list((root / "default/temporary").iterdir()) == []
     found = await op.read(journal, "s")
@@ -153,3 +184,47 @@ async def continued(
     assert [info.id for info in page] == (["other", "s"] if others else ["s"])
     await journal.close()
     return version, list(found.items)
+
+
+async def test_a_salvage_that_dies_anywhere_loses_neither_the_damaged_file_nor_the_recovered_one(
+    tmp_path: Path, op: Any
+) -> None:
+    died = 0
+    for call in range(120):
+        base = tmp_path / str(call)
+        (base / "machine").mkdir(parents=True)
+        root, path = base / "machine/store", base / "machine/store/default/sessions/s.jsonl"
+        disk = Mortal(base / "removed")
+        journal = FileJournal(root, disk=disk)
+        journal._directory.open()
+        for number in range(3):
+            journal._write(op.append("s", b'{"n":%d}' % number, first=10), Patience(9))
+        damaged = path.read_bytes().replace(b'{"n":1}', b'{"n":?}')
+        with path.open("r+b") as file:
+            file.write(damaged)
+            file.flush()
+            disk.sync(file.fileno())
+        journal._guards.abandon()
+        journal._directory.close()
+        disk.left = call
+        report, over = None, False
+        try:
+            report = salvage(path, disk=disk)
+            over = True
+        except DeadError:
+            died += 1
+        for copy, renames in (("kept", True), ("lost", False)):
+            disk.survives(base / "machine", base / copy, renames=renames)
+        for store in (root, base / "kept/store", base / "lost/store"):
+            if not over:
+                report = salvage(store / "default/sessions/s.jsonl", disk=Unsynced())
+            assert report is not None
+            assert report.whole or report.recovered == 2  # whole: the dead one had done it
+            assert any(kept.read_bytes() == damaged for kept in (store / "default/damaged/sessions").iterdir())
+            reader = FileJournal(store, disk=Unsynced())
+            await reader.open()
+            assert list((await op.read(reader, "s")).items) == [b'{"n":0}', b'{"n":2}']
+            await reader.close()
+        if over:
+            break
+    assert died > 10
