@@ -10,23 +10,15 @@ from typing import Any
 from core.tests.processes import die_at
 
 from perdure import Agent, AgentStore, ToolCall, ToolContext, tool
-from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
-from perdure.contracts.store import draw_version
+from perdure.contracts.checkpoints import Checkpoint
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure.runtime.messages import Message, stamp
+from perdure.runtime.messages import stamp
 from perdure.runtime.turn_state import entry
 
 
 async def submit(store: AgentStore, session_id: str, text: str = "go", *, agent: str = "agent") -> str:
     """Record a turn that nobody has run yet; return its run id."""
-    await store.sessions.append(session_id, [], expected_version=0)
-    version = draw_version()
-    run_id = f"{session_id}.turn-{version}"
-    head = CheckpointHead("in-progress", run_id, session_id, agent)
-    messages = [Message("user", text).to_record()]
-    opening = entry("input", stamp(store.clock.now()), messages=messages, input_id=f"{session_id}-input")
-    await store.checkpoints.append(session_id, [opening], expected_version=0, head=head, version=version)
-    return run_id
+    return await World().agent(store, name=agent).session(session_id).submit(text)
 
 
 @dataclass

@@ -210,5 +210,8 @@ async def _called(target: str, function: Callable[..., Any]) -> object:
         inspect.signature(function).bind()
     except (TypeError, ValueError):
         raise AgentTargetError(target, "it is a function that needs arguments") from None
-    made = function()
-    return await made if inspect.isawaitable(made) else made
+    try:
+        made = function()
+        return await made if inspect.isawaitable(made) else made
+    except Exception as error:
+        raise AgentTargetError(target, f"it raised {describe(error)}") from error
