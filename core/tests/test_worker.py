@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from core.tests.plain_sessions import PlainSessions
-from core.tests.processes import another, dead, elsewhere
+from core.tests.processes import another, dead, die_at, elsewhere
 from core.tests.worker_world import World, abandon, change, journal, resumed, settled, submit, texts
 
 from perdure import Agent, AgentStore, Worker, tool
@@ -56,7 +56,7 @@ async def test_turns_that_nobody_runs_are_taken(any_store: AgentStore) -> None:
     await abandon(world, any_store, "finished", write=4)
     assert (await journal(any_store, "finished")).head.status == "finished"
 
-    report = await Worker(world.agent(any_store)).sweep()
+    report = await Worker(world.agent(any_store)).sweep(slow=True)
     assert ended(report) == ["answered", "finished", "opened", "ready", "submitted"]
     assert (report.set_aside, report.waiting, report.busy, report.failed) == ([], [], [], [])
     for name in ("answered", "finished", "opened", "submitted"):
@@ -205,15 +205,20 @@ async def test_of_workers_that_race_for_a_turn_one_takes_it(any_store: AgentStor
         assert world.asked == {f"pay {name}": 2 for name in names}
 
 
-async def test_a_run_without_a_session_is_listed_and_not_taken(store: AgentStore) -> None:
-    await submit(store, "s")
-    found = await journal(store, "s")
-    head = dict(found.head.to_record()) | {"run_id": "job.run-5", "session_id": None}
-    await store.checkpoints.append(
-        "job.run", list(found.entries), expected_version=0, head=type(found.head).from_record(head)
-    )
-    report = await Worker(World().agent(store)).sweep()
-    assert (ended(report), aside(report)) == (["s"], {"job.run": "unsupported"})
+async def test_a_run_without_a_session_is_a_turn_like_others(any_store: AgentStore) -> None:
+    world = World()
+    agent = world.agent(any_store)
+    await agent.run("go", run_id="kept")
+    await die_at(any_store, 1, lambda used: world.agent(used).run("pay ann", run_id="cut"))
+    asking = await agent.run("wire ann", run_id="asks")
+    worker = Worker(agent)
+    report = await worker.sweep(slow=True)
+    assert (ended(report), report.waiting) == (["cut.run"], ["asks.run"])
+    await any_store.decide(asking.approval_ids[0], approved=True)
+    assert ended(await worker.sweep()) == ["asks.run"]
+    assert await worker.sweep(slow=True) == SweepReport()
+    assert world.ran == {"pay ann": 1, "wire ann": 1}
+    assert (await agent.run("again", run_id="cut")).text == "did pay ann"
 
 
 # --- the store is away ---
@@ -449,7 +454,7 @@ async def test_a_finished_turn_that_cannot_be_saved_is_set_aside(store: AgentSto
     await abandon(world, store, "s", write=4)
     await store.sessions.append("s", [{"note": "mine"}])
     worker = Worker(world.agent(store))
-    assert aside(await worker.sweep()) == aside(await worker.sweep()) == {"s": "failed"}
+    assert aside(await worker.sweep(slow=True)) == aside(await worker.sweep(slow=True)) == {"s": "failed"}
     assert await world.agent(store).session("s").resume(rebase=True) is not None
     assert await worker.sweep() == SweepReport()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perdure.contracts.checkpoints import IN_PROGRESS
 from perdure.errors import OutcomeUnknownError, VersionConflictError
 from perdure.runtime.messages import stamp
-from perdure.runtime.sweeps import FAILED, HANDED_OVER, POISONED, UNSUPPORTED, fruitless_lives, is_mendable
+from perdure.runtime.sweeps import FAILED, HANDED_OVER, POISONED, fruitless_lives, is_mendable
 from perdure.runtime.turn_state import entry
 
 if TYPE_CHECKING:
@@ -68,8 +68,6 @@ class KnownTurns:
     def why_aside(self, found: Checkpoint | CheckpointInfo) -> str | None:
         """Return why a turn is set aside, as far as its head tells; `None` if it is not."""
         known, head = self.of(found), found.head
-        if head.session_id is None:
-            return UNSUPPORTED
         if known.hopeless == found.version:
             return POISONED
         # The agent that this worker was started with may have what the one that failed had not: it tries once.

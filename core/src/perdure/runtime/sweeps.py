@@ -15,14 +15,19 @@ HANDED_OVER: Final = "handed-over"
 """The entry of a life that ended by no fault of its turn: the worker was stopped, or the store was away."""
 POISONED: Final = "max-attempts"
 FAILED: Final = "failed"
-UNSUPPORTED: Final = "unsupported"
 _PROGRESS: Final = ("model", "tool", "approval-requested", "approval-applied", "finished")
 _MENDABLE: Final = ("AgentChangedError", "ToolOutcomeUnknownError")
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedTurn:
-    """A turn that the worker took and ran to its end, or to where it waits for decisions."""
+    """A turn that the worker took and ran to its end, or to where it waits for decisions.
+
+    Attributes:
+        session_id: Its session; for a run without one, the key of its turn journal.
+        run_id: The run.
+        finish_reason: As in `TurnResult`.
+    """
 
     session_id: str
     run_id: str
@@ -39,7 +44,7 @@ class SetAsideTurn:
         attempts: How often it was taken up.
         last_error: Its last failure, one line.
         reason: `failed`: its failure is one that another attempt does not mend. `max-attempts`: so many attempts in a
-            row brought it no further. `unsupported`: a run without a session.
+            row brought it no further.
     """
 
     session_id: str

@@ -36,6 +36,7 @@ from perdure.errors import (
     WrongLoopError,
 )
 from perdure.runtime.known_turns import KnownTurn, KnownTurns
+from perdure.runtime.runs import Run
 from perdure.runtime.sweeps import (
     ResumedTurn,
     SetAsideTurn,
@@ -56,8 +57,9 @@ if TYPE_CHECKING:
 
 
 LONGEST_BACKOFF: Final = timedelta(seconds=60)
-FAST: Final = (READY, FINISHED, IN_PROGRESS)
-SLOW: Final = (*CLAIM_STATUSES, *FAST, AWAITING_APPROVAL)
+FAST: Final = (READY, IN_PROGRESS)
+SLOW: Final = (*CLAIM_STATUSES, *FAST, FINISHED, AWAITING_APPROVAL)
+"""What has ended is among them: runs without a session stay so until they are pruned, and may be many."""
 _SUSPECT_AFTER: Final = 2
 
 
@@ -72,15 +74,15 @@ class Worker:
     """Takes an agent's turns that nobody runs, and finishes them, a bounded number at a time.
 
     It takes turns that were submitted, whose owner is gone, or that are `ready`; in slow sweeps also those that wait
-    for approvals and have been decided or have expired. It saves finished turns, and finishes claims whose owner is
-    gone. Any number of workers, on any hosts, may share a store: each turn is taken by one of them.
+    for approvals and have been decided or have expired. There it also saves finished turns, and finishes claims whose
+    owner is gone. Runs without a session are turns like others. Any number of workers, on any hosts, may share a store: each turn is taken by one of them.
 
     Attributes:
         agent: Whose turns.
         store: Where.
         concurrency: How many turns it runs at a time.
         poll: How long it rests between sweeps.
-        slow_poll: How often it also looks at what waits for approvals, and at claims.
+        slow_poll: How often it also looks at turns that wait for approvals or have finished, and at claims.
         max_attempts: After so many attempts in a row that brought it no further a turn is set aside.
 
     Example:
@@ -152,7 +154,7 @@ class Worker:
         """Pass over the turns once, and return when all that were taken have ended or wait.
 
         Args:
-            slow: Also look at turns that wait for approvals, and at claims.
+            slow: Also look at turns that wait for approvals or have finished, and at claims.
 
         Returns:
             What was found and done. Errors of the store and of turns stand in it, by session.
@@ -216,7 +218,7 @@ class Worker:
         while True:
             page = await self.store.checkpoints.list(status=status, agent=agent, cursor=cursor)
             for info in random.sample(page.items, len(page.items)):  # workers that begin at once are soon apart
-                if info.key not in sweep.seen:
+                if info.key not in sweep.seen and not _is_kept(info):
                     sweep.seen.add(info.key)
                     await self._consider(info, sweep)
             cursor = page.cursor
@@ -224,7 +226,7 @@ class Worker:
                 return
 
     async def _consider(self, info: CheckpointInfo, sweep: _Sweep) -> None:
-        """Decide by its head whether to take a turn."""
+        """Decide by its head what to do with a turn."""
         known = self._known.of(info)
         if info.key in self._running or self._is_run(info):
             sweep.report.busy.append(info.key)
@@ -358,7 +360,10 @@ class Worker:
         head, life = found.head, found.head.attempts + 1
         log(logging.INFO, "turn taken", session_id=found.key, run_id=head.run_id, attempt=life)
         try:
-            result = await self.agent.session(found.key, store=self.store).resume()
+            if head.session_id is None:
+                result = await Run.of(self.agent, self.store, found.key).resume()
+            else:
+                result = await self.agent.session(found.key, store=self.store).resume()
         except (asyncio.CancelledError, StoreUnavailableError, OutcomeUnknownError) as error:
             known.excused, known.stopped = life, isinstance(error, asyncio.CancelledError)
             with contextlib.suppress(StoreError):  # it is tried again before the turn is
@@ -384,6 +389,11 @@ class Worker:
         reason = self._known.why_aside(found) or self._known.why_poisoned(found)
         if reason is not None:
             self._set_aside(found, known, reason, report)
+
+
+def _is_kept(info: CheckpointInfo) -> bool:
+    """Whether it is a run without a session that has ended: its journal keeps its result."""
+    return info.head.status == FINISHED and info.head.session_id is None
 
 
 def _ended(key: str, result: TurnResult) -> ResumedTurn:
