@@ -59,7 +59,7 @@ class CallState:
     attempts: int = 0
     failures: int = 0
     resumed_before: int = 0
-    asked: set[str] = field(default_factory=set)
+    asked: frozenset[str] = frozenset()
     decisions: dict[str, Record] = field(default_factory=dict)
     result: Message | None = None
     result_record: Record = field(default_factory=dict)
@@ -127,11 +127,13 @@ class TurnState:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.inputs: list[Input] = []
+        self.usage = Usage()
         self.seconds = 0.0
         self.steps: list[Step] = []
         self.resumed = 0
         self.finish_reason: str | None = None
         self._last_at: datetime | None = None
+        self._past: list[Message] = []  # up to the last step: what can change no more
 
     @classmethod
     def of(cls, run_id: str, entries: Iterable[Record]) -> TurnState:
@@ -161,11 +163,6 @@ class TurnState:
         return self.steps[item["step"]].calls[item["call"]]
 
     @property
-    def usage(self) -> Usage:
-        """What the turn has cost so far."""
-        return sum((step.usage for step in self.steps), Usage())
-
-    @property
     def spent(self) -> Spent:
         """What the turn has spent so far."""
         return Spent(self.usage, len(self.steps), self.seconds)
@@ -191,7 +188,9 @@ class TurnState:
     @property
     def messages(self) -> list[Message]:
         """The turn's messages in the order of the conversation; results in the order of their calls."""
-        return [message for _, _, message, _ in self._stamped()]
+        if not self.steps:
+            return [message for message, _ in self.inputs[0].messages]
+        return [*self._past, *self._last_step()]
 
     @property
     def asking(self) -> list[Message]:
@@ -216,6 +215,11 @@ class TurnState:
             "spent": (before + self.spent).to_record(),
         }
         return records
+
+    def _last_step(self) -> Iterator[Message]:
+        step = self.steps[-1]
+        yield step.message
+        yield from (call.result for call in step.calls if call.result is not None)
 
     def _stamped(self) -> Iterator[tuple[str, str | None, Message, Record]]:
         """Yield the turn's messages in their order: instant, the input that begins there, message, and its record."""
@@ -252,6 +256,9 @@ class TurnState:
             given.before = len(self.steps) if given.before is None else given.before
         message = _copied(item["message"])
         step = len(self.steps)
+        if step:
+            self._past.extend(self._last_step())
+        self._past.extend(said for given in self.inputs if given.before == step for said, _ in given.messages)
         calls = [
             CallState(
                 f"{self.run_id}.s{step}.c{place}",
@@ -260,7 +267,9 @@ class TurnState:
             )
             for place, call in enumerate(message.tool_calls)
         ]
-        self.steps.append(Step(message, item["message"], item["at"], Usage.from_record(item["usage"]), calls))
+        usage = Usage.from_record(item["usage"])
+        self.steps.append(Step(message, item["message"], item["at"], usage, calls))
+        self.usage += usage
 
     def _on_tool_started(self, item: Record) -> None:
         self.call(item).attempts += 1
@@ -274,7 +283,7 @@ class TurnState:
         call.result_record = item["message"]
 
     def _on_approval_requested(self, item: Record) -> None:
-        self.call(item).asked.add(item["approval_id"])
+        self.call(item).asked |= {item["approval_id"]}
 
     def _on_approval_applied(self, item: Record) -> None:
         call = self.call(item)
