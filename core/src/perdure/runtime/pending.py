@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from perdure.runtime.runner import Sink
 
 
+def _no_matter(_: Runner) -> None:
+    """Take no note of what runs a turn."""
+
+
+def _mark(runner: Runner) -> None:
+    """Mark the events of a turn that was there before the input of whoever hears of it."""
+    runner.teller.resumed = True
+
+
 class PendingTurns:
     """What is pending in one turn journal, as this process may see it and take it up."""
 
@@ -92,7 +101,7 @@ class PendingTurns:
         sink: Sink | None = None,
         *,
         rebase: bool = False,
-        taken: Callable[[Runner], object] | None = None,
+        taken: Callable[[Runner], object] = _no_matter,
     ) -> TurnResult | None:
         """Take a turn over and run it; `None` if somebody else was first, and the journal must be read again.
 
@@ -106,8 +115,7 @@ class PendingTurns:
             runner = await Runner.resume(self.dialogue, found, sink, rebase=rebase)
         except VersionConflictError:
             return None
-        if taken is not None:
-            taken(runner)
+        taken(runner)
         return await runner.run()
 
     async def require_decided(self, found: Checkpoint) -> None:
@@ -127,7 +135,7 @@ class PendingTurns:
     async def finish(self, found: Checkpoint, sink: Sink | None = None) -> None:
         """Finish a turn that nobody runs, before something else is done."""
         try:
-            result = await self.resume(found, sink)
+            result = await self.resume(found, sink, taken=_mark)
         except SessionDeletedError as error:
             if error.session_id != self.key:
                 raise

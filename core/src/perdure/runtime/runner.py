@@ -64,7 +64,6 @@ class Runner:
         resumed: int = 0,
         rebase: bool = False,
         agent_changed: bool = False,
-        aborted: bool = False,
     ) -> None:
         """Take a turn that is owned already.
 
@@ -76,7 +75,6 @@ class Runner:
             resumed: How often it has been taken up; 0: it begins.
             rebase: Append it behind records that came in since it began.
             agent_changed: Whether the agent is not what it was when the turn began.
-            aborted: Whether nobody wants it any more: it is dropped at once.
         """
         self.dialogue = dialogue
         self.agent, self.store = dialogue.agent, dialogue.store
@@ -88,7 +86,7 @@ class Runner:
         self._work: asyncio.Task[str] | None = None
         self._joined: dict[str, list[asyncio.Future[TurnResult | None]]] = {}
         self._ended = asyncio.Event()
-        self._aborted = aborted
+        self._aborted = False
         self._lost = False
         self._committing = state.finish_reason is not None  # one that has finished is only to be saved
         self._waiting_for: tuple[str, ...] = ()
@@ -156,6 +154,10 @@ class Runner:
             self.teller.tell(RunResumed, attempt=attempt, agent_changed=changed)
         else:
             self.teller.tell(RunStarted)
+
+    def refuse(self) -> None:
+        """Have the turn be dropped, before it runs; one that is only to be saved is saved."""
+        self._aborted = not self._committing
 
     async def abort(self) -> None:
         """Stop the turn and drop it; one that is being saved is saved."""
@@ -234,6 +236,8 @@ class Runner:
             work.cancel()
             await asyncio.wait([work])
             if _caller_is_cancelled():
+                if not self._lost:
+                    await self._give_up()  # what is cancelled before its first step gives nothing up itself
                 raise
             if self._lost:
                 return await self._after_loss()
@@ -349,6 +353,7 @@ class Runner:
                 return False
             with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
                 other = await Runner.resume(self.dialogue, found, self.teller.sink, rebase=self.rebase)
+                other.teller.resumed = self.teller.resumed  # whoever hears it has heard how it began
                 self._take(other.journal, other.teller)
                 return True
 

@@ -35,8 +35,9 @@ class RunStream:
         self._events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
         self._task: asyncio.Task[TurnResult] | None = None
         self._failed = False
-        self._done = False
+        self._done: set[str | None] = set()
         self._detached = False
+        self._interrupted = False
         call.sink = self._take
 
     @property
@@ -57,6 +58,11 @@ class RunStream:
             raise StreamError("the stream was entered before")
         self._task = asyncio.create_task(self._turns.take(self._call))
         self._task.add_done_callback(self._ended)
+        try:
+            await asyncio.sleep(0)  # the input stands in line before whatever is called next
+        except asyncio.CancelledError:
+            await self._interrupt(self._task)
+            raise
         return self
 
     def __aiter__(self) -> Self:
@@ -82,32 +88,40 @@ class RunStream:
             return
         try:
             if error is not None and not isinstance(error, Exception):
-                task.cancel()
-            elif not task.done() and not self._done:
+                await self._interrupt(task)
+            elif not task.done() and not self._has_shown_the_end():
                 await self._abort(task)
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
+            await self._interrupt(task)
             raise
         await self._channel.catch_up()
-        if error is None and not task.cancelled():
+        if error is None and not (task.cancelled() and self._interrupted):
             task.result()
+
+    async def _interrupt(self, task: asyncio.Task[TurnResult]) -> None:
+        self._interrupted = True
+        task.cancel()
+        await asyncio.wait([task])
 
     async def _abort(self, task: asyncio.Task[TurnResult]) -> None:
         """Drop the turn that this stream opened; one that it found pending, or only joined, is left as it is."""
-        self._call.aborted = True
+        self._call.aborted = self._interrupted = True
         if self._call.runner is not None:
             await self._call.runner.abort()
         elif not self._call.opening:
-            task.cancel()
+            await self._interrupt(task)
+
+    def _has_shown_the_end(self) -> bool:
+        """Whether the end of the turn that the input belongs to was told of: not of one that was only finished before."""
+        runner = self._call.runner
+        return bool(self._done) if self._call.joined else runner is not None and runner.state.run_id in self._done
 
     def _take(self, event: RunEvent) -> None:
         if isinstance(event, RunFailed):
             self._failed = True
-        runner = self._call.runner
-        if isinstance(event, RunDone) and (runner is None or runner.state.run_id == event.run_id):
-            self._done = not event.resumed or runner is not None
+        if isinstance(event, RunDone):
+            self._done.add(event.run_id)
         self._events.put_nowait(event)
 
     def _ended(self, task: asyncio.Task[TurnResult]) -> None:
@@ -115,7 +129,11 @@ class RunStream:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception) and not self._failed:
             self._channel.emit(RunFailed, None, self._take, error=error)
-        elif not task.cancelled() and error is None and not self._done and task.result().finish_reason != AWAITING:
-            # Of a turn that had ended before, everybody else was told then.
-            self._take(self._channel.make(RunDone, task.result().run_id, result=task.result()))
+        elif error is None and not task.cancelled():
+            self._tell_end(task.result())
         self._events.put_nowait(None)
+
+    def _tell_end(self, result: TurnResult) -> None:
+        """Tell of the end of a turn that had ended before: everybody else was told then."""
+        if result.run_id not in self._done and result.finish_reason != AWAITING:
+            self._take(self._channel.make(RunDone, result.run_id, result=result))

@@ -62,6 +62,7 @@ class Call:
         runner: What runs the turn that it opened.
         opening: Whether that turn is being opened right now.
         aborted: Whether the caller wants nothing of it any more.
+        joined: Whether it joined a turn that ran.
     """
 
     messages: list[Record]
@@ -71,10 +72,13 @@ class Call:
     runner: Runner | None = None
     opening: bool = False
     aborted: bool = False
+    joined: bool = False
 
     def runs(self, runner: Runner) -> None:
-        """Take note of what runs its turn."""
-        self.runner = runner
+        """Take note of what runs its turn; that it is wanted no more, if so."""
+        self.runner, self.joined = runner, False
+        if self.aborted:
+            runner.refuse()
 
 
 class Turns:
@@ -158,6 +162,7 @@ class Turns:
         waiting = await runner.accept(call.messages, call.input_id, steer=self._policy == "steer")
         if waiting is None:
             return None
+        call.joined = True
         result: TurnResult | None = await waiting
         if result is not None:
             if call.sink is not None and runner.done is not None:
@@ -175,6 +180,8 @@ class Turns:
 
     async def _start(self, call: Call) -> TurnResult:
         while True:
+            if call.aborted:
+                raise asyncio.CancelledError  # whoever gave the input has left, and waits for no turn of a rival
             found = await self._finished_first(call)
             if call.named:
                 # Looked for after the journal was read, which is then opened at that version: nobody can have run it between.
@@ -193,8 +200,9 @@ class Turns:
             finally:
                 call.opening = False
             state = TurnState.of(journal.head.run_id or "", [self._input(call.messages, call.input_id)])
-            call.runner = Runner(self.dialogue, journal, state, call.sink, aborted=call.aborted)
-            return await call.runner.run()
+            runner = Runner(self.dialogue, journal, state, call.sink)
+            call.runs(runner)
+            return await runner.run()
 
     async def _landed(self, call: Call, unknown: OutcomeUnknownError) -> TurnResult:
         """Look for a turn whose opening may have been written; it is never opened a second time."""
