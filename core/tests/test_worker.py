@@ -14,14 +14,17 @@ from core.tests.processes import another, dead, die_at, elsewhere
 from core.tests.worker_world import World, abandon, change, journal, resumed, settled, submit, texts
 
 from perdure import Agent, AgentStore, Worker, tool
+from perdure.backend import Append, Head, Key, Part
 from perdure.errors import (
     AgentChangedError,
     InvalidArgumentError,
     OutcomeUnknownError,
     StoreClosedError,
+    StoreCorruptedError,
     StoreUnavailableError,
     UnsupportedOperationError,
 )
+from perdure.journal.stores import JournalCheckpoints
 from perdure.models import ScriptedModel
 from perdure.runtime.sweeps import SweepReport, fruitless_lives
 from perdure.runtime.turn_state import entry
@@ -447,6 +450,22 @@ async def test_a_damaged_turn_is_set_aside_until_it_is_mended(store: AgentStore)
     found = await journal(store, "bad")
     await store.checkpoints.replace("bad", found.entries[:1], expected_version=found.version, head=found.head)
     assert ended(await worker.sweep()) == ["bad"]
+
+
+async def test_a_damaged_head_hides_no_turn_that_is_submitted_later(any_store: AgentStore, clock: ManualClock) -> None:
+    world = World()
+    await submit(any_store, "a")
+    clock.advance()
+    assert isinstance(any_store.checkpoints, JournalCheckpoints)
+    key = Key(Part.RUNS, "m")
+    damaged = Head("agent", "in-progress", b"damaged")
+    await any_store.checkpoints.journal.write([Append(key, (), damaged, None, clock.now(), 1)])
+    for name in ("b", "z"):
+        clock.advance()
+        await submit(any_store, name)
+    report = await Worker(world.agent(any_store)).sweep()
+    assert ended(report) == ["a", "b", "z"]
+    assert [type(failure.error) for failure in report.failed] == [StoreCorruptedError]
 
 
 async def test_a_finished_turn_that_cannot_be_saved_is_set_aside(store: AgentStore) -> None:

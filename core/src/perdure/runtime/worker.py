@@ -30,6 +30,7 @@ from perdure.errors import (
     SessionAwaitingApprovalError,
     SessionBusyError,
     StoreClosedError,
+    StoreCorruptedError,
     StoreError,
     StoreUnavailableError,
     UnsupportedOperationError,
@@ -212,11 +213,24 @@ class Worker:
             self._known.forget_but(sweep.seen | self._running.keys())
 
     async def _look_at(self, status: str, sweep: _Sweep) -> None:
-        """Look at every turn of a status, a page at a time, so that what is taken was listed lately."""
+        """Look at every turn of a status."""
+        try:
+            await self._page_through(status, sweep, order="id", limit=100)
+        except StoreCorruptedError:
+            # A damaged head ends the listing: look at what stands before it, one by one, and at what was written since.
+            for order in ("id", "recent"):
+                with contextlib.suppress(StoreCorruptedError):
+                    await self._page_through(status, sweep, order=order, limit=1)
+            raise
+
+    async def _page_through(self, status: str, sweep: _Sweep, *, order: str, limit: int) -> None:
+        """Look at turns a page at a time, so that what is taken was listed lately."""
         agent = None if status in CLAIM_STATUSES else self.agent.name  # no agent is needed to finish a claim
         cursor: str | None = None
         while True:
-            page = await self.store.checkpoints.list(status=status, agent=agent, cursor=cursor)
+            page = await self.store.checkpoints.list(
+                status=status, agent=agent, order=order, cursor=cursor, limit=limit
+            )
             for info in random.sample(page.items, len(page.items)):  # workers that begin at once are soon apart
                 if info.key not in sweep.seen and not _is_kept(info):
                     sweep.seen.add(info.key)
