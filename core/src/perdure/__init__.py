@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.runtime.messages import Message, ToolCall, Usage
     from perdure.runtime.results import PendingTurn, TurnResult
     from perdure.runtime.session import Session
-    from perdure.runtime.tools import Tool, ToolContext, tool
+    from perdure.runtime.tools import Tool, ToolContext, ToolDidNotRun, ToolRan, tool
     from perdure.runtime.worker import Worker
 
 _PLACES = {
@@ -35,6 +35,8 @@ _PLACES = {
     "Tool": "runtime.tools",
     "ToolCall": "runtime.messages",
     "ToolContext": "runtime.tools",
+    "ToolDidNotRun": "runtime.tools",
+    "ToolRan": "runtime.tools",
     "TurnResult": "runtime.results",
     "Usage": "runtime.messages",
     "Worker": "runtime.worker",
@@ -68,6 +70,8 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolContext",
+    "ToolDidNotRun",
+    "ToolRan",
     "TurnResult",
     "Usage",
     "Worker",
