@@ -20,13 +20,14 @@ from perdure.errors import (
     SessionConflictError,
     VersionConflictError,
 )
-from perdure.events import ContextCleared
+from perdure.events import ContextCleared, RunDone
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.dialogue import Dialogue
-from perdure.runtime.messages import Message, as_messages
+from perdure.runtime.messages import Message, Usage, as_messages
 from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
 from perdure.runtime.stream import RunStream
 from perdure.runtime.transcript import TranscriptView
+from perdure.runtime.turn import ABORTED
 from perdure.runtime.turns import Call, TurnPolicy, Turns
 
 if TYPE_CHECKING:
@@ -246,6 +247,9 @@ class Session:
                     # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
                     with claim, contextlib.suppress(OwnershipLostError):
                         await claim.drop_turn()
+                    # Without what the turn held: it may be dropped because that cannot be read.
+                    dropped = TurnResult("", ABORTED, (), Usage(), found.head.run_id or "")
+                    self._channel.emit(RunDone, dropped.run_id, resumed=True, result=dropped)
                     return True
 
     async def abort(self) -> bool:
