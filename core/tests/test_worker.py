@@ -194,6 +194,29 @@ async def test_what_this_worker_runs_is_not_taken_by_its_next_sweep(store: Agent
     assert world.asked == {"wait": 1}
 
 
+async def test_sweeps_of_one_worker_at_once_share_its_slots(store: AgentStore) -> None:
+    world = World()
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        await submit(store, name, f"wait {name}")
+    worker = Worker(world.agent(store), concurrency=3)
+    sweeping = asyncio.gather(*(worker.sweep() for _ in range(3)))
+    await world.run(3)
+    world.may_go_on.set()
+    assert sorted(name for report in await sweeping for name in ended(report)) == sorted(names)
+    assert (world.most, worker._running) == (3, {})
+    assert set(world.asked.values()) == {1}
+
+
+async def test_a_conversation_in_which_a_call_is_served_takes_no_slot(store: AgentStore) -> None:
+    world = World()
+    await submit(store, "s")
+    worker = Worker(world.agent(store))
+    async with store.ownership.lock("s"):
+        assert (await worker.sweep()).busy == ["s"]
+    assert ended(await worker.sweep()) == ["s"]
+
+
 async def test_of_workers_that_race_for_a_turn_one_takes_it(any_store: AgentStore) -> None:
     for round_ in range(8):
         world = World()

@@ -261,6 +261,10 @@ class Worker:
         except asyncio.CancelledError:
             work.close()
             raise
+        if key in self._running:  # another sweep of this worker was first
+            work.close()
+            sweep.report.busy.append(key)
+            return
         task = self._running[key] = asyncio.create_task(work)
         sweep.tasks.add(task)
         task.add_done_callback(lambda _: self._running.pop(key))
@@ -269,7 +273,7 @@ class Worker:
     def _is_run(self, found: Checkpoint | CheckpointInfo) -> bool:
         """Whether somebody runs a turn; this process's own is never taken, whatever its lease says."""
         ownership = self.store.ownership
-        if found.key in ownership.running or ownership.lock(found.key).locked():
+        if ownership.lock(found.key).locked():  # a call of this process is served, which resumes what is pending
             return True
         return found.head.owner in ownership.process.held or ownership.is_live(found)
 
