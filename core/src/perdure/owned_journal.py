@@ -38,6 +38,10 @@ class OwnershipLostError(PerdureError):
         return f"the turn journal {self.key} was taken over"
 
 
+def _never() -> bool:
+    return False
+
+
 class OwnedJournal:
     """A turn journal that this task owns, and the one queue through which all of its appends go.
 
@@ -111,23 +115,39 @@ class OwnedJournal:
         ownership.forget(key)
         return owned
 
-    async def append(self, entries: Sequence[Record] = (), *, at: datetime | None = None, **changes: Any) -> None:
-        """Append entries and change fields of the head; renews the lease."""
-        await uninterrupted(self._append(entries, at, changes))
+    async def append(
+        self,
+        entries: Sequence[Record] = (),
+        *,
+        at: datetime | None = None,
+        unless: Callable[[], bool] = _never,
+        **changes: Any,
+    ) -> bool:
+        """Append entries and change fields of the head; renews the lease.
 
-    async def append_unless(self, closed: Callable[[], bool], entries: Sequence[Record]) -> bool:
-        """Append entries on behalf of somebody else, unless the turn takes nothing more; return whether it did.
+        Args:
+            entries: What to append.
+            at: The instant of the write; `None`: now.
+            unless: Asked when nothing else can come in any more: True: nothing is written.
+            changes: Of the head.
+
+        Returns:
+            Whether it was written.
+        """
+        return await uninterrupted(self._append(entries, at, unless, changes))
+
+    async def append_aside(self, entries: Sequence[Record], *, unless: Callable[[], bool]) -> bool:
+        """Append entries on behalf of somebody else, as `append` does.
 
         Whoever runs the turn goes on whatever becomes of this append. If its outcome is unknown and it landed after all,
-        the next append finds that out.
+        the next append finds that out, and asks `unless` again before it writes.
         """
 
         async def run() -> bool:
             async with self._queue:
-                if closed() or self._released:
+                if self._released:
                     return False
-                await self._append_in_turn(entries, None, {}, aside=True)
-                return True
+                return await self._append_in_turn(entries, None, unless, {}, aside=True)
 
         return await uninterrupted(run())
 
@@ -143,15 +163,28 @@ class OwnedJournal:
         """Delete the journal, the last step of deleting a conversation."""
         await uninterrupted(self._delete())
 
-    async def give_up(self, entries: Sequence[Record] = (), *, at: datetime | None = None, **changes: Any) -> None:
-        """Append, and own it no longer; one that was released already is left alone."""
+    async def give_up(
+        self,
+        entries: Sequence[Record] = (),
+        *,
+        at: datetime | None = None,
+        unless: Callable[[], bool] = _never,
+        **changes: Any,
+    ) -> bool:
+        """Append, and own it no longer, unless; one that was released already is left alone. Return whether it is not owned."""
         if self._released:
-            return
+            return True
         changes |= {"owner": None, "lease": None, "lease_expires_at": None}
+        kept = False
         try:
-            await self.append(entries, at=at, **changes)
+            kept = not await self.append(entries, at=at, unless=unless, **changes)
+        except asyncio.CancelledError:
+            kept = unless is not _never  # it may be ours still: whoever is cancelled gives it up without a condition
+            raise
         finally:
-            self.forget()
+            if not kept:
+                self.forget()
+        return not kept
 
     def forget(self) -> None:
         """Stop holding it without writing anything, so that this process may take it again at once."""
@@ -212,39 +245,53 @@ class OwnedJournal:
             )
         self.version = version
 
-    async def _append(self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any]) -> None:
+    async def _append(
+        self, entries: Sequence[Record], at: datetime | None, unless: Callable[[], bool], changes: dict[str, Any]
+    ) -> bool:
         async with self._queue:
-            await self._append_in_turn(entries, at, changes)
+            appended = await self._append_in_turn(entries, at, unless, changes)
             if self.head.owner is None:
                 self.forget()
+            return appended
 
     async def _beat_in_turn(self) -> None:
         async with self._queue:
             # While this one waited, another append may have gone out, or have given the journal up.
             if not self._released and self._idle_for(self._ownership.lease.heartbeat):
-                await self._append_in_turn((), None, {})
+                await self._append_in_turn((), None, _never, {})
 
     async def _append_in_turn(
-        self, entries: Sequence[Record], at: datetime | None, changes: dict[str, Any], *, aside: bool = False
-    ) -> None:
+        self,
+        entries: Sequence[Record],
+        at: datetime | None,
+        unless: Callable[[], bool],
+        changes: dict[str, Any],
+        *,
+        aside: bool = False,
+    ) -> bool:
         """Append at the version held; `aside`: the turn goes on if nobody knows whether it landed, as after a heartbeat."""
         self._require_ours()
         head = replace(_renewed(self._ownership, self.head), **changes)
         left = 0 if aside else len(self._left)
         items = [*self._left[:left], *entries]
+
+        def made() -> tuple[Callable[[], Awaitable[int]], CheckpointHead] | None:
+            if unless():
+                return None
+            return lambda: self._checkpoints.append(
+                self.key, items, expected_version=self.version, head=head, at=at
+            ), head
+
         try:
-            await self._write(
-                lambda: (
-                    lambda: self._checkpoints.append(self.key, items, expected_version=self.version, head=head, at=at),
-                    head,
-                )
-            )
+            if not await self._write(made):
+                return False
         except OutcomeUnknownError:
             if aside or not items:  # whoever appends for the turn stops, and whoever comes later reads the entries
                 self._doubtful.append((head, items))
             raise
         del self._left[:left]
         self._written(items)
+        return True
 
     async def _replace(
         self, last: Callable[[int], tuple[Sequence[Record], CheckpointHead]], at: datetime | None
@@ -273,10 +320,17 @@ class OwnedJournal:
             finally:
                 self.forget()
 
-    async def _write(self, made: Callable[[], tuple[Callable[[], Awaitable[int]], CheckpointHead]]) -> None:
-        """Write what is made for the version held; made anew if an append aside turns out to have moved it."""
+    async def _write(self, made: Callable[[], tuple[Callable[[], Awaitable[int]], CheckpointHead] | None]) -> bool:
+        """Write what is made for the version held; made anew if an append aside turns out to have moved it.
+
+        Returns:
+            Whether there was anything to write.
+        """
         while True:
-            write, head = made()
+            wanted = made()
+            if wanted is None:
+                return False
+            write, head = wanted
             # The lease in the head runs from here, however long the write takes.
             began = self._ownership.clock.monotonic()
             try:
@@ -290,6 +344,7 @@ class OwnedJournal:
         self.head = head
         self._doubtful.clear()
         self._renewed = began
+        return True
 
     def _written(self, items: list[Record]) -> None:
         """Tell of entries in the order in which they stand, before the next append goes out."""

@@ -100,7 +100,8 @@ class Runner:
         head, store = found.head, dialogue.store
         changed = dialogue.agent.changed_since(head)
         begins = head.attempts == 0  # it was submitted, or came after another: this is its start
-        resumed = [] if begins else [entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)]
+        # At the start, too: the time in which the input waited is not one in which the turn ran.
+        resumed = [entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)]
         state = TurnState.of(head.run_id or "", [*found.entries, *resumed])  # first: a damaged turn is not taken
         journal = await OwnedJournal.take(
             store.ownership, store.checkpoints, found.key, found, lambda _: resumed, lambda _: _resumed(head)
@@ -110,7 +111,7 @@ class Runner:
 
     def _take(self, journal: OwnedJournal, teller: Teller) -> None:
         self.journal, self.teller, self.state = journal, teller, teller.state
-        journal.on_written = teller.written
+        journal.on_written = self._written
 
     async def run(self) -> TurnResult:
         """Run the turn to its end, or up to where it waits for decisions."""
@@ -192,18 +193,24 @@ class Runner:
         if not joined:
             others.remove(waiting)
             return None
-        if steer and self._turn is not None:
-            self._turn.steer()
         return waiting
 
     async def _accepted(self, messages: Sequence[Record], input_id: str, *, steer: bool) -> bool:
-        if self.state.holds(input_id):
-            return not self._closed()
         queued = entry("input-queued", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
+
+        def unwanted() -> bool:
+            return self._closed() or self.state.holds(input_id)  # also if it was given twice at once
+
         try:
-            return await self.journal.append_unless(self._closed, [queued | {"steer": True} if steer else queued])
+            written = await self.journal.append_aside([queued | {"steer": True} if steer else queued], unless=unwanted)
         except OwnershipLostError:
             return False
+        return written or (self.state.holds(input_id) and not self._closed())
+
+    def _written(self, entries: Sequence[Record]) -> None:
+        self.teller.written(entries)
+        if self._turn is not None and any("steer" in item for item in entries):
+            self._turn.steer()
 
     def _closed(self) -> bool:
         return self._committing or self._aborted or self._lost or self._ended.is_set()
@@ -260,11 +267,16 @@ class Runner:
             if self.state.finish_reason is None:
                 self._turn = self._new_turn()
                 reason = await self._turn.advance()
-                if reason == AWAITING:
+                while reason == AWAITING:
                     self._waiting_for = self._turn.waiting_for
-                    await self.journal.give_up(status=AWAITING_APPROVAL, approval_ids=list(self._turn.waiting_for))
-                    return AWAITING
-                self.state.finish_reason = reason
+                    approval_ids = list(self._waiting_for)
+                    # An input that came in at the last moment may ask for the opposite of waiting.
+                    if await self.journal.give_up(
+                        unless=self._turn.is_urged, status=AWAITING_APPROVAL, approval_ids=approval_ids
+                    ):
+                        return AWAITING
+                    reason = await self._turn.advance()
+                self.state.finish(reason, self.store.clock.now())
             self._committing = True
             await uninterrupted(self._commit())
         except OwnershipLostError:
@@ -278,6 +290,7 @@ class Runner:
             raise
         finally:
             self._turn = None
+        assert self.state.finish_reason is not None
         return self.state.finish_reason
 
     def _new_turn(self) -> Turn:

@@ -43,7 +43,7 @@ from perdure.runtime.tools import (
 from perdure.runtime.turn_state import CallState, Step, entry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
@@ -59,6 +59,10 @@ AWAITING: Final = "awaiting-approval"
 ABORTED: Final = "aborted"
 
 _log = logging.getLogger("perdure.turns")
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -134,6 +138,10 @@ class Turn:
         """Have an input that was accepted just now be heard: a request that has brought nothing yet is made again."""
         if self._asking is not None and not self._heard:
             self._asking.cancel()
+
+    def is_urged(self) -> bool:
+        """Whether an input waits that shall be heard as soon as it can be, and calls are in its way."""
+        return self.state.steered and bool(self._idle(self.state.steps[-1].unanswered()))
 
     def now(self) -> str:
         """The current instant as entries hold it."""
@@ -214,7 +222,7 @@ class Turn:
         """Bring every call of a response to its result; False if some must wait for a decision."""
         while calls := step.unanswered():
             tools = {call.place: self._tool_of(call) for call in calls}
-            if await self._make_way(calls, tools) or await self._find_out(calls, tools):
+            if await self._make_way(calls) or await self._find_out(calls, tools):
                 continue
             for call in calls:
                 self._require_policy(call, tools[call.place])
@@ -223,9 +231,9 @@ class Turn:
             for call in calls:
                 self._plan(plan, call, tools[call.place], approvals)
             if plan.entries or plan.starts:
-                await self._write(plan.entries)
-                await self._run(plan.starts)
-            elif not self.state.steered:
+                if await self._write(plan.entries, unless=self.is_urged):
+                    await self._run(plan.starts)
+            elif not self.is_urged():
                 self.waiting_for = tuple(approval.id for approval in approvals.values() if not approval.decided)
                 return False
         return True
@@ -241,9 +249,9 @@ class Turn:
         if call.in_doubt and not tool.idempotent and tool.in_doubt is None:
             raise ToolOutcomeUnknownError(self.state.run_id, call.call.id, call.call.name)
 
-    async def _make_way(self, calls: Sequence[CallState], tools: dict[int, Tool]) -> bool:
+    async def _make_way(self, calls: Sequence[CallState]) -> bool:
         """Answer the calls that have not started, if the user steers; return whether there were any."""
-        idle = [call for call in calls if not self._may_have_started(call, tools[call.place])]
+        idle = self._idle(calls)
         if not idle or not self.state.steered:
             return False
         for call in idle:
@@ -253,6 +261,10 @@ class Turn:
         not_run = "not run: the user has sent a new message"
         await self._write([self._answer(call, not_run, is_error=True) for call in idle])
         return True
+
+    def _idle(self, calls: Sequence[CallState]) -> list[CallState]:
+        """Return the calls that have certainly not started."""
+        return [call for call in calls if not self._may_have_started(call, self._tool_of(call))]
 
     def _may_have_started(self, call: CallState, tool: Tool) -> bool:
         if call.attempts or not tool.idempotent:
@@ -474,10 +486,9 @@ class Turn:
             self.journal.leave([outcome])
             raise
 
-    async def _write(self, entries: Sequence[Record]) -> None:
-        """Write entries; the journal tells the state of them."""
-        if entries:
-            await self.journal.append(entries)
+    async def _write(self, entries: Sequence[Record], *, unless: Callable[[], bool] = _never) -> bool:
+        """Write entries, unless; the journal tells the state of them. Return whether they are written, if there are any."""
+        return await self.journal.append(entries, unless=unless) if entries else not unless()
 
 
 def _cancelled_from_outside() -> bool:

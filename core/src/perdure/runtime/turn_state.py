@@ -167,6 +167,12 @@ class TurnState:
         """What the turn has spent so far."""
         return Spent(self.usage, len(self.steps), self.seconds)
 
+    def finish(self, reason: str, now: datetime) -> None:
+        """End the turn; what came to nothing since its last entry has taken time, too."""
+        self.finish_reason = reason
+        self.seconds += self._since_last(now)
+        self._last_at = now
+
     def running(self, now: datetime) -> Spent:
         """Return what the turn has spent, the time since its last entry included."""
         return replace(self.spent, seconds=self.seconds + self._since_last(now))

@@ -16,10 +16,11 @@ from perdure.errors import (
     OutcomeUnknownError,
     SessionBusyError,
     SessionConflictError,
+    StoreError,
     TurnFailedError,
     VersionConflictError,
 )
-from perdure.owned_journal import OwnedJournal
+from perdure.owned_journal import OwnedJournal, OwnershipLostError
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.pending import PendingTurns, waiting_result
@@ -63,6 +64,7 @@ class Call:
         opening: Whether that turn is being opened right now.
         aborted: Whether the caller wants nothing of it any more.
         joined: Whether it joined a turn that ran.
+        until: When it waits no longer for others, on the clock of the store, once it has begun to.
     """
 
     messages: list[Record]
@@ -73,6 +75,7 @@ class Call:
     opening: bool = False
     aborted: bool = False
     joined: bool = False
+    until: float | None = None
 
     def runs(self, runner: Runner) -> None:
         """Take note of what runs its turn; that it is wanted no more, if so."""
@@ -146,7 +149,9 @@ class Turns:
                 journal = await self._open(found, call, attempts=0)
             except VersionConflictError as error:
                 raise SessionBusyError(self.key) from error
-            await journal.give_up()
+            # The input is taken, whatever becomes of this: whoever takes it up then finds an owner that is known to be gone.
+            with contextlib.suppress(StoreError, OwnershipLostError):
+                await journal.give_up()
             return journal.head.run_id or ""
 
     async def _join(self, call: Call) -> TurnResult | None:
@@ -217,7 +222,7 @@ class Turns:
     async def _finished_first(self, call: Call) -> Checkpoint | None:
         """Finish what is pending, and return the idle turn journal; `None` if there is none."""
         while True:
-            found = await self._not_busy()
+            found = await self._not_busy(call)
             if found is None or found.head.status == IDLE:
                 return found
             if self.scope is not None:
@@ -234,18 +239,19 @@ class Turns:
                 error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
                 raise
 
-    async def _not_busy(self) -> Checkpoint | None:
-        """Read the turn journal; wait for a while if somebody else runs the conversation."""
-        clock = self.store.clock
-        seconds = 0.0 if self._busy_timeout is None else self._busy_timeout.total_seconds()
-        until, pause = clock.monotonic() + seconds, FIRST_PAUSE
+    async def _not_busy(self, call: Call) -> Checkpoint | None:
+        """Read the turn journal; wait for a while, once for each input, if somebody else runs the conversation."""
+        clock, pause = self.store.clock, FIRST_PAUSE
+        if call.until is None:
+            call.until = clock.monotonic() + (0.0 if self._busy_timeout is None else self._busy_timeout.total_seconds())
         while True:
             try:
                 return await self.journal.settled()
             except SessionBusyError:
-                if clock.monotonic() >= until:
+                left = call.until - clock.monotonic()
+                if left <= 0:
                     raise
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _require_unspent(self) -> None:
@@ -296,7 +302,7 @@ class Turns:
     async def _earlier(self, call: Call) -> TurnResult | None:
         """Return the result of the turn that an input belongs to; a pending one is finished first."""
         while True:
-            found = await self.journal.settled()
+            found = await self._not_busy(call)
             if found is None or not _holds(found, call.input_id):
                 return await self._ended(call.input_id)
             self.journal.require_own(found)
