@@ -375,6 +375,14 @@ async def test_a_failed_turn_is_not_tried_again_at_once_by_any_worker(store: Age
     assert world.asked == {"bad": 5}
 
 
+async def test_a_store_that_fails_one_turn_alone_is_no_excuse(store: AgentStore, clock: ManualClock) -> None:
+    world = World()
+    world.errors["bad"] = StoreUnavailableError("write", "bad", "it is too much")
+    await submit(store, "bad", "bad")
+    reports = await sweeps(Worker(world.agent(store), max_attempts=3), clock, 4)
+    assert [aside(report) for report in reports] == [{}, {}, *[{"bad": "max-attempts"}] * 2]
+
+
 async def test_progress_begins_the_count_anew() -> None:
     at = "2031-03-14T15:09:26+00:00"
 
