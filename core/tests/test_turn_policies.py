@@ -587,7 +587,8 @@ class Story:
     TEXTS = ("work", "early", "late")
 
     def __init__(self, store: AgentStore, policy: TurnPolicy) -> None:
-        self.store, self.policy = store, policy
+        self.store = store
+        self.policy: TurnPolicy = policy
 
     async def live(self, interception: Interception, *, atomic: bool) -> list[BaseException | TurnResult]:
         """Tell it in a process of its own, and return what became of the three calls."""

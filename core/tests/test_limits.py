@@ -1,0 +1,294 @@
+"""What a turn and a conversation may spend: counted in the write that saves a turn, met at its limits, refused before any write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from core.tests.processes import another, die_at, writes_nothing
+
+from perdure import Agent, AgentStore, Limits, Session, ToolCall, TurnResult, Usage, tool
+from perdure.errors import InvalidArgumentError, LimitExceededError
+from perdure.models import FunctionModel, ModelRequest, ModelResponse
+from perdure.runtime.limits import Spent
+from perdure_conformance.interception import Call, Interception
+from perdure_conformance.manual_clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+EACH = Usage(input_tokens=6, output_tokens=4, requests=1, cost_usd=0.25)
+ENDLESS = 50
+
+
+class Spender:
+    """An agent that calls two tools in every response, each response of the same cost, and takes a second for each."""
+
+    def __init__(
+        self, store: AgentStore, clock: ManualClock, limits: Limits | None = None, steps: int = ENDLESS
+    ) -> None:
+        self.store, self.clock, self.steps = store, clock, steps
+        self.asked = 0
+        self.in_model: Callable[[], Any] | None = None
+        self.agent = self.by(store, limits)
+
+    def by(self, store: AgentStore, limits: Limits | None = None) -> Agent:
+        @tool(idempotent=True)
+        async def look() -> str:
+            return "seen"
+
+        @tool(needs_approval=True, idempotent=True)
+        async def sign() -> str:
+            return "signed"
+
+        return Agent(model=FunctionModel(self._answer), tools=[look, sign], store=store, limits=limits)
+
+    async def _answer(self, request: ModelRequest) -> ModelResponse:
+        self.asked += 1
+        if self.in_model is not None:
+            await self.in_model()
+        self.clock.advance(timedelta(seconds=1))
+        begins = max(place for place, message in enumerate(request.messages) if message.role == "user")
+        step = sum(message.role == "assistant" for message in request.messages[begins:])
+        if step + 1 >= self.steps:
+            return ModelResponse("done", usage=EACH)
+        name = "sign" if request.messages[begins].text == "sign" else "look"
+        return ModelResponse("", [ToolCall("c1", name), ToolCall("c2", "look")], usage=EACH)
+
+    def session(self, limits: Limits | None = None) -> Session:
+        return self.agent.session("s", limits=limits)
+
+    async def spent(self) -> dict[str, Any]:
+        loaded = await self.store.sessions.load("s")
+        assert loaded is not None
+        spent: dict[str, Any] = loaded.records[-1]["spent"]
+        return spent
+
+
+def check_answered(result: TurnResult) -> None:
+    """Check that every call has its result."""
+    calls = [call.id for message in result.messages for call in message.tool_calls]
+    assert calls == [message.tool_call_id for message in result.messages if message.role == "tool"]
+    assert calls
+
+
+KINDS = {
+    "steps": (Limits(max_steps=3), 3, "max-steps"),
+    "tokens": (Limits(max_tokens=25), 3, "limit"),
+    "tokens exactly": (Limits(max_tokens=30), 3, "limit"),
+    "cost": (Limits(max_cost_usd=0.6), 3, "limit"),
+    "seconds": (Limits(max_seconds=2.5), 3, "limit"),
+    "the first of several": (Limits(max_steps=9, max_tokens=15, max_cost_usd=9.0), 2, "limit"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_turn_ends_at_its_limit_with_every_call_answered(
+    any_store: AgentStore, clock: ManualClock, kind: str
+) -> None:
+    limits, steps, reason = KINDS[kind]
+    spender = Spender(any_store, clock, limits)
+    results = [await spender.session().send("go") for _ in range(2)]  # each turn has its own
+    for result in results:
+        assert result.finish_reason == reason
+        assert sum(message.role == "assistant" for message in result.messages) == steps
+        check_answered(result)
+        assert result.messages[-1].role == "tool"
+        assert result.usage == Usage(6 * steps, 4 * steps, steps, 0.25 * steps)
+    assert await spender.session().pending() is None
+    assert await spender.session().result(results[1].run_id) == results[1]
+
+
+async def test_a_limit_does_not_end_a_turn_that_ends_anyway(store: AgentStore, clock: ManualClock) -> None:
+    result = await Spender(store, clock, Limits(max_steps=2), steps=2).session().send("go")
+    assert (result.finish_reason, result.text) == ("stop", "done")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_conversation_ends_at_its_limit_and_refuses_the_next_input(
+    any_store: AgentStore, clock: ManualClock, kind: str
+) -> None:
+    limits, steps, reason = KINDS[kind]
+    spender = Spender(any_store, clock, steps=2)
+    first = await spender.session(limits).send("go")
+    assert first.finish_reason == "stop"
+    if steps > 2:
+        second = await spender.session(limits).send("go on")
+        assert second.finish_reason == reason
+        assert sum(message.role == "assistant" for message in second.messages) == steps - 2
+        check_answered(second)
+    asked = spender.asked
+    async with writes_nothing(any_store) as silent:
+        for given in ("send", "submit", "stream"):
+            with pytest.raises(LimitExceededError):
+                await use(spender.by(silent).session("s", limits=limits), given)
+    assert spender.asked == asked
+    assert (await spender.session().send("unlimited")).finish_reason == "stop"
+
+
+async def use(session: Session, how: str) -> None:
+    if how == "stream":
+        async with session.stream("more") as run:
+            async for _ in run:
+                pass
+    else:
+        await getattr(session, how)("more")
+
+
+async def test_what_is_spent_adds_up_over_turns(store: AgentStore, clock: ManualClock) -> None:
+    spender = Spender(store, clock, steps=2)
+    for turn in range(1, 4):
+        await spender.session().send("go")
+        assert await spender.spent() == {
+            "input_tokens": 12 * turn,
+            "output_tokens": 8 * turn,
+            "requests": 2 * turn,
+            "cost_usd": 0.5 * turn,
+            "steps": 2 * turn,
+            "seconds": 2.0 * turn,
+        }
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_what_is_spent_is_in_the_write_that_saves_the_turn(
+    store: AgentStore, clock: ManualClock, atomic: bool
+) -> None:
+    interception = Interception()
+    spender = Spender(another(store, interception, atomic=atomic), clock, steps=2)
+    seen: list[bool] = []
+
+    async def after(_: Call) -> None:
+        loaded = await store.sessions.load("s")
+        if loaded is not None and loaded.records:
+            seen.append("spent" in loaded.records[-1])
+
+    interception.after = after
+    await spender.session().send("go")
+    assert seen
+    assert all(seen)
+
+
+async def test_clearing_starts_at_nothing(store: AgentStore, clock: ManualClock) -> None:
+    spender, limits = Spender(store, clock, steps=2), Limits(max_steps=2)
+    await spender.session(limits).send("go")
+    with pytest.raises(LimitExceededError):
+        await spender.session(limits).send("go")
+    await spender.session(limits).clear()
+    assert (await spender.session(limits).send("go")).finish_reason == "stop"
+
+
+async def test_the_error_says_what_was_spent(store: AgentStore, clock: ManualClock) -> None:
+    spender, limits = Spender(store, clock, steps=2), Limits(max_tokens=15)
+    await spender.session(limits).send("go")
+    with pytest.raises(LimitExceededError, match="max_tokens") as caught:
+        await spender.session(limits).send("go")
+    assert "20" in str(caught.value)
+    assert "15" in str(caught.value)
+
+
+async def test_a_turn_that_was_begun_goes_on_counting_after_a_crash(store: AgentStore, clock: ManualClock) -> None:
+    limits = Limits(max_steps=3)
+    spender = Spender(store, clock, limits)
+    await die_at(store, 6, lambda used: spender.by(used, limits).session("s").send("go"))
+    result = await spender.session().resume()
+    assert result is not None
+    assert result.finish_reason == "max-steps"
+    assert sum(message.role == "assistant" for message in result.messages) == 3
+    assert spender.asked == 3
+
+
+async def test_the_time_of_waiting_is_not_spent(store: AgentStore, clock: ManualClock) -> None:
+    spender = Spender(store, clock, Limits(max_seconds=10), steps=2)
+    waiting = await spender.session().send("sign")
+    assert waiting.finish_reason == "awaiting-approval"
+    clock.advance(timedelta(days=1))
+    result = await spender.agent.approvals.resolve(waiting.approval_ids[0], approved=True)
+    assert result.finish_reason == "stop"
+    assert (await spender.spent())["seconds"] == 2.0
+
+
+async def test_the_time_in_which_nobody_ran_it_is_not_spent(store: AgentStore, clock: ManualClock) -> None:
+    spender = Spender(store, clock, Limits(max_seconds=10), steps=2)
+    await die_at(store, 3, lambda used: spender.by(used).session("s").send("go"))
+    clock.advance(timedelta(days=1))
+    result = await spender.session().resume()
+    assert result is not None
+    assert result.finish_reason == "stop"
+    assert (await spender.spent())["seconds"] == 2.0
+
+
+@pytest.mark.parametrize("whose", ["turn", "conversation"])
+@pytest.mark.parametrize("atomic", [True, False])
+async def test_a_request_that_outlasts_the_limit_is_given_up(
+    store: AgentStore, clock: ManualClock, whose: str, atomic: bool
+) -> None:
+    """Its time counts, although it has brought nothing: a conversation does not begin it again and again."""
+    limits = Limits(max_seconds=0.01)
+    bundle = another(store, atomic=atomic)
+    spender = Spender(bundle, clock, limits if whose == "turn" else None)
+    ended: list[str] = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            clock.advance(timedelta(seconds=1))
+            ended.append("cancelled")
+
+    spender.in_model = hang
+    conversation = limits if whose == "conversation" else None
+    result = await spender.session(conversation).send("go")
+    assert (result.finish_reason, ended, result.text) == ("limit", ["cancelled"], "")
+    assert [message.text for message in await spender.session().load()] == ["go"]
+    assert (await spender.spent())["seconds"] == 1.0
+    if whose == "conversation":
+        with pytest.raises(LimitExceededError):
+            await spender.session(conversation).send("go")
+
+
+async def test_a_model_that_times_out_by_itself_is_an_error(store: AgentStore, clock: ManualClock) -> None:
+    spender = Spender(store, clock, Limits(max_seconds=60))
+
+    async def time_out() -> None:
+        raise TimeoutError
+
+    spender.in_model = time_out
+    with pytest.raises(TimeoutError):
+        await spender.session().send("go")
+    assert await spender.session().pending() is not None
+
+
+async def test_the_clock_of_a_turn_never_runs_back(store: AgentStore, clock: ManualClock) -> None:
+    spender = Spender(store, clock, steps=2)
+
+    async def set_back() -> None:
+        clock.advance(timedelta(hours=-1))
+
+    spender.in_model = set_back
+    await spender.session().send("go")
+    assert (await spender.spent())["seconds"] == 0.0
+
+
+async def test_records_of_others_do_not_matter(store: AgentStore, clock: ManualClock) -> None:
+    spender, limits = Spender(store, clock, steps=2), Limits(max_steps=4)
+    await spender.session(limits).send("go")
+    await store.sessions.append("s", [{"theirs": True}], expected_version=None)
+    await spender.session(limits).send("go")
+    with pytest.raises(LimitExceededError):
+        await spender.session(limits).send("go")
+
+
+@pytest.mark.parametrize("name", ["max_steps", "max_tokens", "max_cost_usd", "max_seconds"])
+@pytest.mark.parametrize("wrong", [0, -1, 0.0, float("nan"), float("inf"), True, "3"])
+def test_a_limit_that_is_none(name: str, wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=name):
+        Limits(**{name: wrong})
+
+
+def test_what_is_spent_is_read_as_it_was_written() -> None:
+    spent = Spent(EACH, 2, 1.5)
+    assert Spent.from_record(spent.to_record()) == spent
+    assert Spent.from_record({}) == Spent()
+    assert spent + Spent() == spent
