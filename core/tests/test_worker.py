@@ -69,6 +69,15 @@ async def test_turns_that_nobody_runs_are_taken(any_store: AgentStore) -> None:
     assert await Worker(world.agent(any_store)).sweep(slow=True) == SweepReport()
 
 
+async def test_a_worker_takes_one_turn_of_a_conversation_after_another(store: AgentStore) -> None:
+    world = World()
+    worker = Worker(world.agent(store))
+    for text in ("one", "two", "three"):
+        run_id = await world.agent(store).session("s").submit(text)
+        assert [turn.run_id for turn in (await worker.sweep()).resumed] == [run_id]
+    assert await texts(store, "s") == ["one", "did one", "two", "did two", "three", "did three"]
+
+
 async def test_the_result_of_a_turn_says_how_it_ended(store: AgentStore) -> None:
     run_id = await submit(store, "s", "wire ann")
     (turn,) = (await Worker(World().agent(store)).sweep()).resumed
