@@ -287,15 +287,22 @@ class Turn:
     async def _probe(self, call: CallState, tool: Tool) -> list[Record]:
         try:
             outcome = await tool.find_out(tool.check(call.arguments), self._context(call, call.attempts))
-            if isinstance(outcome, ToolRan):
-                return [self._kept(call, as_text(outcome.result), is_error=False)]
         except Exception:  # noqa: BLE001  # reason: what a probe raises leaves the call in doubt, and is logged
             _log.exception("a probe failed", extra={"run_id": self.state.run_id, "tool": call.call.name})
             return []
+        if isinstance(outcome, ToolRan):
+            return [self._found(call, outcome.result)]
         if isinstance(outcome, ToolDidNotRun):
             said = "a probe found that it did not run"
             return [entry("tool-failed", self.now(), step=call.step, call=call.place, error=said)]
         return []
+
+    def _found(self, call: CallState, result: object) -> Record:
+        """Return what a probe found as an answer; that the tool ran is known, also if its result cannot be told."""
+        try:
+            return self._kept(call, as_text(result), is_error=False)
+        except ToolResultError as error:
+            return self._kept(call, str(error), is_error=True)
 
     def _question(self, call: CallState, tool: Tool) -> tuple[str, str] | None:
         """Return the approval that a call needs next, as id and kind, or `None`."""
