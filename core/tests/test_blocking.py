@@ -27,7 +27,7 @@ from perdure import Session as AsyncSession
 from perdure import ToolCall, blocking, tool
 from perdure.blocking import BlockingCallError
 from perdure.blocking.facade import HIDDEN, Facade, Items
-from perdure.blocking.loop import loop_thread
+from perdure.blocking.loop import _Call, loop_thread
 from perdure.errors import (
     ApprovalNotFoundError,
     InvalidArgumentError,
@@ -736,6 +736,29 @@ def test_an_interrupt_while_a_stream_is_entered_leaves_no_turn_behind(
     stuck.free = True
     assert store._target.ownership.running == {}  # type: ignore[attr-defined]  # reason: nothing runs in the background
     assert stuck.session.send("Go").text == "Done."
+
+
+def test_a_call_that_fails_when_it_is_interrupted_says_so_in_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, interrupts = threading.Event(), iter([KeyboardInterrupt()])
+    real = _Call._wait
+
+    def wait(call: _Call[Any]) -> None:
+        for interrupt in interrupts:
+            assert started.wait(60)
+            raise interrupt
+        real(call)
+
+    async def fail() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("worse")
+
+    monkeypatch.setattr(_Call, "_wait", wait)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        loop_thread().wait("fail", fail)
+    assert caught.value.__notes__ == ["Then the call that was waited for failed: ValueError: worse"]
 
 
 # --- other processes ---
