@@ -34,12 +34,12 @@ from perdure.errors import (
     PerdureError,
     PropagatingToolError,
     StoreClosedError,
+    StreamError,
     UnknownSchemeError,
     VersionConflictError,
     WrongLoopError,
 )
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure.runtime.stream import StreamError
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors cannot be counted here")

@@ -52,6 +52,7 @@ SAMPLES: list[tuple[PerdureError, str]] = [
     (errors.ToolOutcomeUnknownError("s.turn-1", "c1", "pay"), "s.turn-1"),
     (errors.AgentChangedError("s.turn-1", "it has no tool 'pay' any more"), "s.turn-1"),
     (errors.LimitExceededError("s", "max_tokens", 12, 10), "session s"),
+    (errors.StreamError("the stream was not entered"), "not entered"),
 ]
 FAMILIES = {"PerdureError", "StoreError", "PluginError", "SessionError", "ApprovalError", "RunError"}
 RETRYABLE = {"StoreUnavailableError", "SessionBusyError", "PropagatingToolError"}

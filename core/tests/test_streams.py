@@ -17,11 +17,12 @@ from perdure.errors import (
     SessionAwaitingApprovalError,
     SessionBusyError,
     StoreUnavailableError,
+    StreamError,
 )
 from perdure.events import RunDone, RunEvent, RunFailed
 from perdure.listening import Channels
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel, TextDelta
-from perdure.runtime.stream import RunStream, StreamError
+from perdure.runtime.stream import RunStream
 from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio
@@ -485,6 +486,46 @@ async def test_leaving_the_block_before_the_turn_began(store: AgentStore) -> Non
         pass
     assert await scene.session.pending() is None
     assert await scene.texts() == []
+    await scene.check_no_half_turn(store)
+
+
+async def test_a_client_that_goes_away_while_it_enters_the_block(store: AgentStore) -> None:
+    """The block is not entered, so nobody will leave it: nothing runs on."""
+    scene = Scene(store)
+    reached = asyncio.Event()
+
+    async def wait() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    scene.before_model = wait
+    run = scene.session.stream("never")
+    client = asyncio.create_task(run.__aenter__())
+    await asyncio.sleep(0)
+    client.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await client
+    assert run._task is not None
+    assert run._task.done()
+    assert not reached.is_set()
+
+
+async def test_an_abort_from_elsewhere_ends_the_stream(store: AgentStore) -> None:
+    scene = Scene(store)
+    reached = asyncio.Event()
+
+    async def wait() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    scene.before_tool = wait
+    async with scene.session.stream("work") as run:
+        await reached.wait()
+        assert await scene.agent.session("s").abort() is True
+        events = await shown(run)
+    assert types(events)[-1] == "run.done"
+    assert events[-1].result.finish_reason == run.result.finish_reason == "aborted"
+    scene.before_tool = _at_once
     await scene.check_no_half_turn(store)
 
 

@@ -16,6 +16,7 @@ from perdure.conversation import delete_session, journal_of, undecided
 from perdure.errors import (
     ApprovalExpiredError,
     OutcomeUnknownError,
+    PerdureError,
     StoreUnavailableError,
     UnsupportedOperationError,
     VersionConflictError,
@@ -38,6 +39,16 @@ if TYPE_CHECKING:
     from perdure.contracts.sessions import SessionStore
     from perdure.events import RunEvent
     from perdure.prune import PruneReport
+
+
+async def close_after(error: BaseException | None, close: Callable[[], Awaitable[None]]) -> None:
+    """Close, and let a failure to do so not hide the error that came first."""
+    try:
+        await close()
+    except PerdureError as later:
+        if error is None:
+            raise
+        error.add_note(f"then closing failed: {later}")
 
 
 class AgentStore:
@@ -105,7 +116,7 @@ class AgentStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await close_after(error, self.close)
 
     async def close(self) -> None:
         """Close what this bundle opened. Idempotent; stores that were handed in stay open.
@@ -145,6 +156,9 @@ class AgentStore:
             VersionConflictError: One of the two has another version; nothing was written.
             StoreUnavailableError: Nothing was written.
             OutcomeUnknownError: Both may be written; never one of them.
+
+        Laws: atomic-write-cut-anywhere-is-both-or-none, atomic-write-is-all-or-none, atomic-write-is-seen-whole,
+            atomic-write-writes-both, undeclared-atomic-write-refuses
         """
         sessions, checkpoints = self.sessions, self.checkpoints
         if (
@@ -171,6 +185,10 @@ class AgentStore:
 
         It needs no agent, no session and no lock; call it from any process. Arguments, result and errors are those of
         `ApprovalStore.decide`. Losing the mark is harmless: whoever resumes looks at the approvals themselves.
+
+        Laws: decide-again-is-as-the-first-time, decide-marks-a-run-without-a-session, decide-marks-no-other-turn,
+            decide-marks-the-turn-ready, decide-of-an-expired-one-marks-too, decide-stands-without-its-mark,
+            decide-stores-the-decision-first
         """
         try:
             approval = await self.approvals.decide(
@@ -210,6 +228,11 @@ class AgentStore:
             InvalidIdError: The id breaks its rule.
             SessionBusyError: A live owner runs a turn.
             UnsupportedOperationError: A part cannot delete; nothing was removed.
+
+        Laws: delete-session-cut-anywhere-can-be-repeated, delete-session-cut-short-keeps-its-journal-to-the-end,
+            delete-session-has-no-cap, delete-session-leaves-nothing, delete-session-refuses-a-bad-id,
+            delete-session-refuses-the-sleeper, delete-session-respects-a-live-owner,
+            delete-session-tells-whether-there-was-anything
         """
         return await delete_session(self, session_id, force=force)
 
@@ -229,6 +252,15 @@ class AgentStore:
         Raises:
             InvalidArgumentError: The age is negative or not a timedelta.
             UnsupportedOperationError: A part cannot list or delete; nothing was removed.
+
+        Laws: prune-a-second-time-does-nothing, prune-cut-anywhere-leaves-no-half,
+            prune-drops-no-write-that-comes-in-between, prune-dry-run-removes-nothing, prune-goes-by-instants,
+            prune-has-no-cap, prune-keeps-a-decision-that-is-not-applied, prune-keeps-a-live-owner,
+            prune-keeps-an-undecided-approval, prune-keeps-what-is-as-old-as-the-limit, prune-newest-part-decides,
+            prune-of-zero-removes-all-but-the-newest, prune-refuses-bad-ages, prune-removes-old-conversations-whole,
+            prune-removes-what-nothing-refers-to, prune-reports-exactly-what-is-gone,
+            prune-separates-no-session-from-its-run, prune-stays-in-its-namespace,
+            prune-under-a-clock-that-went-back-removes-nothing
         """
         return await prune(self, older_than=older_than, dry_run=dry_run)
 

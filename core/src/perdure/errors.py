@@ -12,7 +12,7 @@ PerdureError
 ├─ SessionError: SessionBusyError, SessionAwaitingApprovalError, SessionConflictError, SessionDeletedError,
 │                TurnFailedError
 ├─ ApprovalError: ApprovalNotFoundError, ApprovalAlreadyResolvedError, ApprovalExpiredError, ApprovalOrphanedError
-└─ RunError: PropagatingToolError, ToolOutcomeUnknownError, AgentChangedError, LimitExceededError
+└─ RunError: PropagatingToolError, ToolOutcomeUnknownError, AgentChangedError, LimitExceededError, StreamError
 
 An error carries its facts as attributes, a message of one sentence, a `hint` that says what to do next, and
 `retryable`. The arguments of the constructor are the facts, so every error pickles.
@@ -534,3 +534,9 @@ class LimitExceededError(RunError):
     def __str__(self) -> str:
         """Name the limit."""
         return f"session {self.session_id} has spent {self.spent} of {self.allowed} ({self.limit})"
+
+
+class StreamError(RunError):
+    """A stream was used before its block was entered, or asked for its result before it had one."""
+
+    hint = "Enter its block, and ask for the result behind it."

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import plugins
-from perdure.bundle import AgentStore
+from perdure.bundle import AgentStore, close_after
 from perdure.contracts.approvals import ApprovalStore
 from perdure.contracts.checkpoints import CheckpointStore
 from perdure.contracts.resources import Resources
 from perdure.contracts.sessions import SessionStore
 from perdure.contracts.store import Store
 from perdure.contracts.urls import StoreURL
-from perdure.errors import InvalidArgumentError, PerdureError, UnsupportedOperationError
+from perdure.errors import InvalidArgumentError, UnsupportedOperationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Generator
     from types import TracebackType
 
     from perdure.clock import Clock
@@ -74,7 +74,7 @@ class Opening:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await _close_after(error, self._entered.pop().close)
+        await close_after(error, self._entered.pop().close)
 
     async def _open(self) -> AgentStore:
         if self._url is None and all(given is None for given in self._parts.values()):
@@ -85,7 +85,7 @@ class Opening:
             await maker.open(self._clock)
             return AgentStore(**stores, clock=self._clock, closing=maker.close)
         except BaseException as error:
-            await _close_after(error, maker.close)
+            await close_after(error, maker.close)
             raise
 
     def _store(self, maker: _Maker, part: str, given: str | Store | None) -> Store | None:
@@ -138,13 +138,3 @@ def _checked_url(name: str, given: object) -> str:
     raise InvalidArgumentError(
         name, f"must be a URL such as 'sqlite:agent.db', or a store; not a {type(given).__name__}"
     )
-
-
-async def _close_after(error: BaseException | None, close: Callable[[], Awaitable[None]]) -> None:
-    """Close, and let a failure to do so not hide the error that came first."""
-    try:
-        await close()
-    except PerdureError as later:
-        if error is None:
-            raise
-        error.add_note(f"then closing failed: {later}")

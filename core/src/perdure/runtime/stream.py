@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from perdure.errors import RunError
+from perdure.errors import StreamError
 from perdure.events import RunDone, RunFailed
 from perdure.runtime.turn import AWAITING
 
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from perdure.listening import Channel, Channels
     from perdure.runtime.results import TurnResult
     from perdure.runtime.turns import Call, Turns
-
-
-class StreamError(RunError):
-    """A stream was used before its block was entered, or asked for its result before it had one."""
-
-    hint = "Enter it with `async with`, and ask for the result after the block."
 
 
 class RunStream:
@@ -89,7 +83,7 @@ class RunStream:
         try:
             if error is not None and not isinstance(error, Exception):
                 await self._interrupt(task)
-            elif not task.done() and not self._has_shown_the_end():
+            elif not task.done():
                 await self._abort(task)
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -111,11 +105,6 @@ class RunStream:
             await self._call.runner.abort()
         elif not self._call.opening:
             await self._interrupt(task)
-
-    def _has_shown_the_end(self) -> bool:
-        """Whether the end of the turn that the input belongs to was told of: not of one that was only finished before."""
-        runner = self._call.runner
-        return bool(self._done) if self._call.joined else runner is not None and runner.state.run_id in self._done
 
     def _take(self, event: RunEvent) -> None:
         if isinstance(event, RunFailed):
