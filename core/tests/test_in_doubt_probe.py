@@ -214,6 +214,34 @@ async def test_a_plain_probe_without_a_context_runs_in_a_thread(store: AgentStor
     assert threads != [threading.get_ident()]
 
 
+async def test_a_call_is_probed_once_in_each_life(store: AgentStore) -> None:
+    """Also if other calls of the response go on meanwhile."""
+    probed: list[str] = []
+
+    def probe() -> None:
+        probed.append("pay")
+
+    @tool(probe=probe, in_doubt="ask")
+    async def pay() -> str:
+        return RESULT
+
+    @tool(idempotent=True)
+    async def look() -> str:
+        return "seen"
+
+    def session(used: AgentStore) -> Session:
+        model = ScriptedModel([[ToolCall("c1", "pay"), ToolCall("c2", "look")], "done"])
+        return Agent(model=model, tools=[pay, look], store=used).session("s")
+
+    with pytest.raises(Died):
+        await session(another(store, at(STARTED, "die-after"), process=dead())).send("go")
+    waiting = await session(store).resume()
+    assert waiting is not None
+    assert waiting.finish_reason == "awaiting-approval"
+    assert [message.text for message in waiting.messages[2:]] == ["seen"]
+    assert probed == ["pay"]
+
+
 async def test_only_calls_in_doubt_are_probed(store: AgentStore) -> None:
     bank = Bank(store, "fail")
     await bank.session().send("go")

@@ -459,6 +459,42 @@ async def test_steering_before_anything_was_said_asks_again(talk: Talk) -> None:
     assert await talk.texts() == ["hello", "more", "re: more"]
 
 
+async def test_steering_a_later_request_before_it_said_anything_asks_again(talk: Talk) -> None:
+    """What an earlier request has said does not matter."""
+    talk.after_delta = talk.in_tool = lambda: asyncio.sleep(0)
+    gate = Gate()
+
+    async def second() -> None:
+        if len(talk.asked) > 1:
+            await gate()
+
+    talk.in_model = second
+    task = await begun(gate, talk.session().send("work"))
+    more = await joined(talk, "more", "steer")
+    assert len(talk.asked) == 3
+    gate.opened.set()
+    assert await more == await task
+    assert await talk.texts() == ["work", "", "worked", "more", "re: more"]
+
+
+async def test_the_owner_tells_of_inputs_that_join(talk: Talk) -> None:
+    gate = talk.in_tool = Gate()
+    told: list[tuple[str, str]] = []
+
+    async def own() -> None:
+        async with talk.session().stream("work", input_id="w") as run:
+            told.extend([(event.type, getattr(event, "input_id", "")) async for event in run])
+
+    task = asyncio.create_task(own())
+    await gate.reached.wait()
+    more = await joined(talk, "more", "queue", input_id="m")
+    gate.opened.set()
+    await task
+    await more
+    inputs = [("input.queued", "m"), ("tool.finished", ""), ("input.applied", "m"), ("model.responded", "")]
+    assert [fact for fact in told if fact[0] in dict(inputs)] == [("model.responded", ""), *inputs]
+
+
 async def test_queueing_does_not_ask_again(talk: Talk) -> None:
     gate = talk.in_model = Gate()
     task = await begun(gate, talk.session().send("hello"))

@@ -63,7 +63,6 @@ class Call:
         runner: What runs the turn that it opened.
         opening: Whether that turn is being opened right now.
         aborted: Whether the caller wants nothing of it any more.
-        joined: Whether it joined a turn that ran.
         until: When it waits no longer for others, on the clock of the store, once it has begun to.
     """
 
@@ -74,12 +73,11 @@ class Call:
     runner: Runner | None = None
     opening: bool = False
     aborted: bool = False
-    joined: bool = False
     until: float | None = None
 
     def runs(self, runner: Runner) -> None:
         """Take note of what runs its turn; that it is wanted no more, if so."""
-        self.runner, self.joined = runner, False
+        self.runner = runner
         if self.aborted:
             runner.refuse()
 
@@ -167,7 +165,6 @@ class Turns:
         waiting = await runner.accept(call.messages, call.input_id, steer=self._policy == "steer")
         if waiting is None:
             return None
-        call.joined = True
         result: TurnResult | None = await waiting
         if result is not None:
             if call.sink is not None and runner.done is not None:
