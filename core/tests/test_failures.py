@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -465,3 +466,33 @@ async def test_max_steps_ends_the_turn_with_every_call_answered(store: AgentStor
     ended = await session.result(result.run_id)
     assert ended is not None
     assert ended.finish_reason == "max-steps"
+
+
+async def test_a_turn_that_got_over_a_failure_has_no_last_error(any_store: AgentStore) -> None:
+    asked = asyncio.Event()
+    failures = [RuntimeError("the provider is away")]
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        if failures:
+            raise failures.pop()
+        if request.messages[-1].role == "user":
+            return ModelResponse(tool_calls=[ToolCall("c1", "look", {})])
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    @tool
+    async def look() -> str:
+        return "seen"
+
+    session = Agent(model=FunctionModel(answer), tools=[look], store=any_store).session("s")
+    with pytest.raises(RuntimeError, match="the provider is away"):
+        await session.send("go")
+    going_on = asyncio.create_task(session.resume())
+    await asked.wait()
+    going_on.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await going_on
+    pending = await session.pending()
+    assert pending is not None
+    assert (pending.status, pending.last_error) == ("in-progress", None)

@@ -209,6 +209,8 @@ class Runner:
 
     def _written(self, entries: Sequence[Record]) -> None:
         self.teller.written(entries)
+        if self.journal.head.last_error is not None and any(item["kind"] in ("model", "tool") for item in entries):
+            self.journal.note(last_error=None)  # the turn has got over it; said with the next append
         if self._turn is not None and any("steer" in item for item in entries):
             self._turn.steer()
 
