@@ -630,6 +630,15 @@ async def test_what_a_detached_turn_raises_is_logged(store: AgentStore, caplog: 
     assert "a detached turn failed" in caplog.text
 
 
+async def test_a_detached_turn_that_fails_in_the_block_raises_there(store: AgentStore) -> None:
+    agent = Agent(model=ScriptedModel([ValueError("no")]), store=store)
+    run = agent.session("s").stream("work")
+    run.detach()
+    events, raised = await all_of(run)
+    assert types(events)[-1] == "error"
+    assert isinstance(raised, ValueError)
+
+
 # --- turns that were there before ---
 
 
@@ -861,6 +870,20 @@ async def entry_is_stored(store: AgentStore, kind: str) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError(f"there is no {kind}")
+
+
+async def test_listeners_have_heard_of_the_end_when_the_block_is_left(store: AgentStore) -> None:
+    scene = Scene(store)
+    heard: list[str] = []
+
+    async def slow(event: RunEvent) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        heard.append(event.type)
+
+    scene.session.on(slow)
+    await whole(scene.session.stream("work"))
+    assert heard == TYPES
 
 
 async def test_a_joined_stream_shows_only_the_end(store: AgentStore) -> None:
