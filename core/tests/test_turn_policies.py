@@ -351,6 +351,37 @@ async def test_an_input_of_a_turn_that_waits_gets_its_result(talk: Talk) -> None
     assert await talk.texts() == ["both", "", "worked", "signed", "more", "re: more"]
 
 
+@policies
+async def test_an_input_that_comes_when_the_turn_was_set_to_wait_is_not_taken(
+    store: AgentStore, policy: TurnPolicy
+) -> None:
+    """Whoever ran the turn looks at the approvals once more, and owns it no longer."""
+    interception, held = Interception(counted=("read", "write")), Gate()
+    talk = Talk(another(store, interception))
+    waits = False
+
+    async def before(call: Call) -> None:
+        if waits and call.kind == "read" and not held.opened.is_set():
+            await held()
+
+    async def after(call: Call) -> None:
+        nonlocal waits
+        heads = [getattr(operation, "head", None) for operation in call.operations]
+        waits = waits or any(head is not None and head.status == "awaiting-approval" for head in heads)
+
+    interception.before, interception.after = before, after
+    task = await begun(held, talk.session().send("sign"))
+    more = await joined(talk, "more", policy)
+    assert await talk.by(store).session("s").pending() is not None
+    held.opened.set()
+    assert (await task).finish_reason == "awaiting-approval"
+    with pytest.raises(SessionAwaitingApprovalError):
+        await more
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert "input-queued" not in [entry["kind"] for entry in found.entries]
+
+
 # --- the same input twice ---
 
 
@@ -440,6 +471,7 @@ async def test_an_input_of_unknown_outcome_that_is_given_again(store: AgentStore
     with pytest.raises(OutcomeUnknownError):
         await more
     again = await joined(talk, "more", "queue", input_id="m")
+    assert (await talk.entries()).count("input-queued") == 1
     gate.opened.set()
     assert await again == await task
     assert await talk.texts() == ["work", "", "worked", "more", "re: more"]
@@ -563,6 +595,38 @@ async def test_steering_while_the_turn_is_being_set_to_wait(store: AgentStore, d
     assert result.finish_reason == "stop"
     assert talk.ran == []
     assert (await talk.texts())[-2:] == ["more", "re: more"]
+
+
+async def test_an_owner_that_is_cancelled_while_it_learns_that_it_shall_not_wait(store: AgentStore) -> None:
+    """It gives the turn up all the same."""
+    interception, held = Interception(), Gate()
+    talk = Talk(another(store, interception))
+    asking = Gate()
+
+    async def before(call: Call) -> None:
+        items = [item for operation in call.operations for item in getattr(operation, "items", ())]
+        if any(b'"approval-requested"' in item for item in items):
+            await asking()
+        if any(b'"input-queued"' in item for item in items):
+            await held()
+
+    interception.before = before
+    task = await begun(asking, talk.session().send("sign"))
+    more = asyncio.create_task(talk.session("steer").send("more"))
+    await settled(more)
+    asking.opened.set()  # the input is next, and behind it what sets the turn to wait
+    await held.reached.wait()
+    await settled(task)
+    more.cancel()
+    task.cancel()
+    await settled()
+    held.opened.set()
+    await asyncio.wait([task, more])
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert (found.head.status, found.head.owner) == ("in-progress", None)
+    assert [entry["kind"] for entry in found.entries][-1] == "input-queued"
+    assert (await talk.finish())[-2:] == ["more", "re: more"]
 
 
 async def test_steering_right_before_a_call_starts(store: AgentStore) -> None:
@@ -957,6 +1021,33 @@ async def test_an_input_waits_no_longer_than_it_may(store: AgentStore, clock: Ma
     assert looks[-1] <= 9.0
     gate.opened.set()
     await running
+
+
+async def test_an_input_that_loses_to_another_process_does_not_wait_anew(store: AgentStore, clock: ManualClock) -> None:
+    there, interception = Talk(another(store, process=elsewhere())), Interception()
+    here, looks = Talk(another(store, interception)), list[float]()
+    gate = there.in_model = Gate()
+    rivals: list[asyncio.Task[TurnResult]] = []
+
+    async def before(call: Call) -> None:
+        if "runs" in str(call) and not rivals:
+            clock.advance(timedelta(seconds=5))
+            rivals.append(await begun(gate, there.session().send("hello")))
+
+    interception.before = before
+    original = here.store.ownership.is_live
+
+    def is_live(found: Any) -> bool:
+        looks.append(clock.monotonic())
+        clock.advance(timedelta(seconds=3))
+        return original(found)
+
+    here.store.ownership.is_live = is_live  # type: ignore[method-assign]  # reason: each look takes a while
+    with pytest.raises(SessionBusyError):
+        await here.session(busy_timeout=timedelta(seconds=7)).send("more")
+    assert looks == [5.0]
+    gate.opened.set()
+    await rivals[0]
 
 
 async def test_a_time_to_wait_that_is_none(talk: Talk) -> None:
