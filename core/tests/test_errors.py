@@ -43,6 +43,8 @@ SAMPLES: list[tuple[PerdureError, str]] = [
     (errors.SessionAwaitingApprovalError("s", ["s.turn-1.s0.c0"]), "s.turn-1.s0.c0"),
     (errors.SessionConflictError("s", "s.turn-1", "other records came in"), "s.turn-1"),
     (errors.SessionDeletedError("s"), "session s"),
+    (errors.SessionExistsError("s"), "session s"),
+    (errors.SummaryError("s", "the summary is empty"), "session s"),
     (errors.TurnFailedError("s", "s.turn-1", 2, "Refused: no"), "s.turn-1"),
     (errors.ApprovalNotFoundError("s.turn-1.s0.c0"), "s.turn-1.s0.c0"),
     (errors.ApprovalAlreadyResolvedError(APPROVAL), "s.turn-1.s0.c0"),

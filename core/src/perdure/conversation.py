@@ -11,6 +11,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from perdure.archives import archive_id, archive_versions, archives_of, readable_archives_of
 from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
 from perdure.contracts.ids import check_session_id, conversation_of
 from perdure.errors import (
@@ -18,11 +19,13 @@ from perdure.errors import (
     ApprovalNotFoundError,
     SessionBusyError,
     SessionConflictError,
+    StoreCorruptedError,
     VersionConflictError,
 )
 from perdure.owned_journal import OwnedJournal, OwnershipLostError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from perdure.bundle import AgentStore
@@ -58,7 +61,14 @@ class Claim:
 
     @classmethod
     async def take(
-        cls, store: AgentStore, key: str, found: Checkpoint | None, action: str, *, at: datetime | None = None
+        cls,
+        store: AgentStore,
+        key: str,
+        found: Checkpoint | None,
+        action: str,
+        *,
+        archive: bool = False,
+        at: datetime | None = None,
     ) -> Claim:
         """Claim a conversation at the version read, or raise `VersionConflictError`.
 
@@ -67,6 +77,7 @@ class Claim:
             key: The turn journal.
             found: It as it was read; `None` if it was absent.
             action: One of the claims.
+            archive: Name the archive that a compaction will write, of the version that the claim names.
             at: The instant of what the claim writes before it is closed, for one that shall not make the conversation
                 look younger: if it dies on the way, the next prune must still find it old.
         """
@@ -81,6 +92,11 @@ class Claim:
             "was": ABSENT if found is None else earlier["was"] if earlier else found.head.status,
             "session_version": named,
         }
+        archives = list(earlier.get("archives", ())) if earlier else []
+        if archive:
+            archives.append(archive_id(key, named))
+        if archives:
+            note["archives"] = archives
         base = CheckpointHead(status=action, session_id=None if key.endswith(".run") else key)
         head = replace(found.head if found is not None else base, status=action)
         journal = await OwnedJournal.take(
@@ -91,9 +107,10 @@ class Claim:
     async def prove(self, session: Transcript | None) -> None:
         """Prove that the claim is ours before a write to the session at the version read, and name that version."""
         self.note = self.note | {"session_version": 0 if session is None else session.version}
-        await self._prove()
+        await self.affirm()
 
-    async def _prove(self) -> None:
+    async def affirm(self) -> None:
+        """Prove that the claim is ours; it names the version that it named before."""
         await self.journal.append([self.note], at=self._at)
 
     async def close(self) -> None:
@@ -101,9 +118,16 @@ class Claim:
         await self.journal.replace([], idle_head(self.journal.head))
 
     async def let_go(self) -> None:
-        """Release the claim with nothing done: put the noted status back."""
+        """Release the claim with nothing done, or with a compaction done: put the noted status back.
+
+        The archive of a compaction goes, unless the transcript names it, as it does when the replace has happened. What
+        sleeps on an earlier claim is refused before that is looked at.
+        """
         if self._over:
-            await self._refuse_sleeper()
+            session = await _session(self.store, self.journal.key)
+            if session is not None and session.rewritten != self.note["session_version"] + 1:
+                await self._refuse_sleeper()
+        await self._drop_archives()
         was = self.note["was"]
         if was == ABSENT:
             await self.journal.delete()
@@ -115,7 +139,7 @@ class Claim:
     async def _refuse_sleeper(self) -> None:
         """Move the session's version, so that the late write of whoever slept on an earlier claim is refused."""
         while (session := await _session(self.store, self.journal.key)) is not None:
-            await self._prove()
+            await self.affirm()
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.append(session.session_id, [], expected_version=session.version)
                 return
@@ -137,6 +161,7 @@ class Claim:
     async def clear(self) -> None:
         """Empty the transcript, and only then touch the approvals: a clearing that is undone leaves the turn whole."""
         while (session := await _session(self.store, self.journal.key)) is not None:
+            await self._note_archives()
             await self.prove(session)
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.replace(session.session_id, [], expected_version=session.version)
@@ -144,33 +169,63 @@ class Claim:
         await self.drop_all()
 
     async def drop_all(self) -> None:
-        """Drop the turn with all approvals of the conversation, and close the journal."""
+        """Drop the turn with all approvals and archives of the conversation, and close the journal."""
         head = self.journal.head
         approvals = await approvals_of(self.store, head.session_id, head.run_id)
         if approvals and self.store.approvals.capabilities.delete:
-            await self._prove()  # that none of them is of a later turn
+            await self.affirm()  # that none of them is of a later turn
             for approval in approvals:
                 await self.store.approvals.delete(approval.id)
         else:
             await self.cancel_approvals("the conversation was cleared")
+        await self._drop_archives()
         await self.close()
 
+    async def _note_archives(self) -> None:
+        """Have the next proof name the archives, so that whoever finishes the claim finds them."""
+        noted = self.note.get("archives", [])
+        found = await readable_archives_of(self.store, self.journal.key)
+        if archives := [*found, *(name for name in noted if name not in found)]:
+            self.note = self.note | {"archives": archives}
+
+    async def _drop_archives(self) -> None:
+        """Delete the archives that the claim names, but those that the transcript still stands for."""
+        key = self.journal.key
+        while names := self.note.get("archives"):
+            try:
+                kept = await archives_of(self.store, key)
+            except StoreCorruptedError:
+                return  # what it names cannot be known; prune removes them when the conversation is gone
+            found = await archive_versions(self.store, key, [name for name in names if name not in kept])
+            if not found:
+                return
+            await self.affirm()  # before each write, and after the versions were read
+            with contextlib.suppress(VersionConflictError):  # somebody who slept wrote to one: look again
+                await self._delete_archives(found)
+
+    async def _delete_archives(self, found: Sequence[tuple[str, int]]) -> None:
+        for name, version in found:
+            await self.store.sessions.delete(name, expected_version=version)
+
     async def delete(self) -> tuple[str, ...]:
-        """Delete the conversation: its approvals, its session, and last its turn journal; return the approvals' ids."""
+        """Delete the conversation: approvals, archives, session, and last the turn journal; return the approvals' ids."""
         key = self.journal.key
         session_id = self.journal.head.session_id
         removed: list[str] = []
         while True:
             session = await _session(self.store, key)
             approvals = await approvals_of(self.store, session_id, self.journal.head.run_id)
+            await self._note_archives()
+            archives = await archive_versions(self.store, key, self.note.get("archives", ()))
             await self.prove(session)
             removed += [approval.id for approval in approvals if await self.store.approvals.delete(approval.id)]
             try:
+                await self._delete_archives(archives)
                 if session is not None:
                     await self.store.sessions.delete(session.session_id, expected_version=session.version)
                 break
             except VersionConflictError:
-                continue  # somebody set a title meanwhile: read and prove again
+                continue  # somebody set a title, or wrote to an archive: read and prove again
         await self.journal.delete()
         return tuple(removed)
 
@@ -235,6 +290,12 @@ def open_status(found: Checkpoint | None) -> str:
     return str(claim["was"]) if claim else found.head.status
 
 
+def noted_archives(found: Checkpoint | None) -> Sequence[str]:
+    """Return the archives that a claim in a turn journal names: they may exist, and be named nowhere else."""
+    claim = _last_claim(found)
+    return claim.get("archives", ()) if claim else ()
+
+
 def _last_claim(found: Checkpoint | None) -> Record | None:
     if found is None or found.head.status not in CLAIM_STATUSES:
         return None
@@ -296,7 +357,7 @@ async def undecided(store: AgentStore, head: CheckpointHead) -> tuple[str, ...]:
 
 
 async def delete_session(store: AgentStore, session_id: str, *, force: bool = False) -> bool:
-    """Delete a conversation whole: its session, its turn journal and its approvals. See `AgentStore.delete_session`."""
+    """Delete a conversation whole: session, archives, turn journal and approvals. See `AgentStore.delete_session`."""
     check_session_id(session_id)
     for part in ("sessions", "approvals"):
         if part in store:
@@ -326,5 +387,7 @@ async def _delete_parts(store: AgentStore, session_id: str) -> bool:
     for approval in await approvals_of(store, session_id, None):
         removed |= await store.approvals.delete(approval.id)
     if "sessions" in store:
+        for name in reversed(await readable_archives_of(store, session_id)):
+            await store.sessions.delete(name)
         removed |= await store.sessions.delete(session_id)
     return removed

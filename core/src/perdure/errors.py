@@ -10,7 +10,7 @@ PerdureError
 │  └─ UnsupportedOperationError
 ├─ PluginError: UnknownSchemeError, PluginLoadError, PluginConflictError, StoreURLError (also ValueError)
 ├─ SessionError: SessionBusyError, SessionAwaitingApprovalError, SessionConflictError, SessionDeletedError,
-│                TurnFailedError
+│                SessionExistsError, SummaryError, TurnFailedError
 ├─ ApprovalError: ApprovalNotFoundError, ApprovalAlreadyResolvedError, ApprovalExpiredError, ApprovalOrphanedError
 └─ RunError: PropagatingToolError, ToolOutcomeUnknownError, AgentChangedError, LimitExceededError, StreamError
 
@@ -384,6 +384,36 @@ class SessionDeletedError(SessionError):
     def __str__(self) -> str:
         """Name the session."""
         return f"session {self.session_id} was deleted"
+
+
+class SessionExistsError(SessionError):
+    """A fork was to be made under an id that is taken. Nothing was changed."""
+
+    hint = "Take another id, or none for a new one."
+
+    def __init__(self, session_id: str) -> None:
+        """Remember the session that exists."""
+        super().__init__(session_id)
+        self.session_id = session_id
+
+    def __str__(self) -> str:
+        """Name the session."""
+        return f"session {self.session_id} exists already"
+
+
+class SummaryError(SessionError):
+    """No summary came of a compaction; the transcript is as it was."""
+
+    hint = "Compact with another function as `summarize`, or with another model."
+
+    def __init__(self, session_id: str, problem: str) -> None:
+        """Remember the session and what is wrong with the summary."""
+        super().__init__(session_id, problem)
+        self.session_id, self.problem = session_id, problem
+
+    def __str__(self) -> str:
+        """Name the session and the problem."""
+        return f"session {self.session_id} was not compacted: {self.problem}"
 
 
 class TurnFailedError(SessionError):

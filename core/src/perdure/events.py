@@ -183,7 +183,7 @@ class CompactionDone(Event):
     Attributes:
         replaced: How many records the summary stands for; 0 if nothing was done.
         archive_id: The session that keeps them, if one does.
-        error: Why an automatic compaction came to nothing; the turn goes on without it.
+        error: Why it came to nothing; after an automatic one the turn goes on without it.
     """
 
     replaced: int

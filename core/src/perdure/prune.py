@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure.archives import archive_of, archive_versions, archives_of, readable_archives_of
 from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
-from perdure.conversation import Claim, approvals_of, journal_of, open_status
-from perdure.errors import InvalidArgumentError, VersionConflictError
+from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status
+from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
 from perdure.owned_journal import OwnershipLostError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 _LIVE = "a live owner holds it"
 _WAITS = "an approval of its turn is undecided"
+_DAMAGED = "the transcript that may name it is damaged"
 _MOVED = "it was written to meanwhile"
 
 
@@ -72,6 +74,7 @@ class _Conversation:
     journal: Checkpoint | None
     session: Transcript | None
     approvals: list[Approval]
+    archives: list[str]
 
     def ages(self) -> list[datetime]:
         """Return when each part was last written."""
@@ -90,11 +93,14 @@ class _Pruning:
         self.runs: list[str] = []
         self.approvals: list[str] = []
         self.kept: dict[str, str] = {}
+        self.archives: list[SessionInfo] = []
 
     async def run(self) -> PruneReport:
         if "sessions" in self.store:
             async for info in _walk(self.store.sessions.list, before=self.cutoff):
-                if "checkpoints" in self.store:
+                if archive_of(info) is not None:
+                    self.archives.append(info)  # it lives and goes with its conversation
+                elif "checkpoints" in self.store:
                     await self._consider(info.session_id)
                 else:
                     await self._remove_alone(info)
@@ -105,17 +111,24 @@ class _Pruning:
                     await self._consider(head.key)
         if "approvals" in self.store:
             await self._walk_approvals()
+        for info in self.archives:
+            if info.session_id not in self.sessions:
+                await self._consider_archive(info)
         return PruneReport(self.dry_run, tuple(self.sessions), tuple(self.runs), tuple(self.approvals), self.kept)
 
     async def _remove_alone(self, info: SessionInfo) -> None:
-        """Remove a session that has no turn journal beside it, unless it was written to meanwhile."""
+        """Remove a session that has no turn journal beside it, with its archives, unless it was written to meanwhile."""
+        archives = await readable_archives_of(self.store, info.session_id)
         try:
             if not self.dry_run:
                 await self.store.sessions.delete(info.session_id, expected_version=info.version)
         except VersionConflictError:
             self.kept[info.session_id] = _MOVED
-        else:
-            self.sessions.append(info.session_id)
+            return
+        self.sessions.append(info.session_id)
+        for name in reversed(archives):
+            if self.dry_run or await self.store.sessions.delete(name):
+                self.sessions.append(name)
 
     async def _consider(self, key: str) -> None:
         """Remove one conversation if all of it is old and nothing keeps it."""
@@ -153,7 +166,11 @@ class _Pruning:
     async def _look(self, key: str, journal: Checkpoint | None) -> _Conversation:
         run_id = None if journal is None else journal.head.run_id
         approvals = await approvals_of(self.store, None if key.endswith(".run") else key, run_id)
-        return _Conversation(key, journal, await self._session(key), approvals)
+        session = await self._session(key)
+        archives = await readable_archives_of(self.store, key)
+        names = [*archives, *(name for name in noted_archives(journal) if name not in archives)]
+        there = [name for name, _ in await archive_versions(self.store, key, names)]
+        return _Conversation(key, journal, session, approvals, there)
 
     async def _session(self, key: str) -> Transcript | None:
         if key.endswith(".run") or "sessions" not in self.store:
@@ -178,9 +195,26 @@ class _Pruning:
     def _report(self, seen: _Conversation) -> None:
         if seen.session is not None:
             self.sessions.append(seen.session.session_id)
+        self.sessions.extend(seen.archives)
         if seen.journal is not None:
             self.runs.append(seen.key)
         self.approvals.extend(approval.id for approval in seen.approvals)
+
+    async def _consider_archive(self, info: SessionInfo) -> None:
+        """Remove an old archive that nothing stands for any more: its conversation is gone, or a crash has left it.
+
+        It was listed first. Whoever wrote it had named it in the turn journal before, and in the transcript before the
+        journal was closed; so the journal is looked at first and the transcript second.
+        """
+        key = archive_of(info) or ""
+        journal = await self.store.checkpoints.load(key) if "checkpoints" in self.store else None
+        try:
+            kept = [*noted_archives(journal), *await archives_of(self.store, key)]
+        except StoreCorruptedError:
+            self.kept[info.session_id] = _DAMAGED
+            return
+        if info.session_id not in kept:
+            await self._remove_alone(info)
 
     async def _walk_approvals(self) -> None:
         """In living conversations, remove old approvals whose run is over or gone."""

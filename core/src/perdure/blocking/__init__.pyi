@@ -5,7 +5,7 @@ Made of the async classes by `python core/tests/blocking_stub.py`: do not edit.
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, Self
 
 from perdure.blocking.loop import BlockingCallError
@@ -23,6 +23,7 @@ from perdure.models import Model
 from perdure.ownership import Lease, Process
 from perdure.prune import PruneReport
 from perdure.runtime.agent import OnChange
+from perdure.runtime.compaction import CompactionResult, Summarize
 from perdure.runtime.limits import Limits
 from perdure.runtime.messages import Given, Message
 from perdure.runtime.results import PendingTurn, TurnResult
@@ -373,6 +374,14 @@ class Session:
         """Stop the turn that this process runs or is opening, and drop it; its `send` returns `finish_reason="aborted"`."""
     def clear(self) -> None:
         """Empty the transcript; a turn that nobody runs is dropped. The `state` stays, it is the user's."""
+    def compact(self, *, keep: int = 2, summarize: Summarize | None = None, archive: bool = False) -> CompactionResult:
+        """Put a summary in the place of all but the newest turns of the transcript."""
+    def history(self) -> Sequence[Message]:
+        """Return all messages of the conversation, also those of which archives were kept when it was compacted."""
+    def fork(
+        self, session_id: str | None = None, *, at: int | None = None, scope: str | EllipsisType | None = ...
+    ) -> Session:
+        """Copy the transcript, or the first of its records, into a new session; the pending turn is not part of it."""
     def update_state(self, function: Callable[[Record], Record | Awaitable[Record]]) -> Record:
         """Change the user's own object beside the transcript: read, apply, write at the version read, and repeat."""
     def continue_run(self, run_id: str, approval_id: str) -> TurnResult:

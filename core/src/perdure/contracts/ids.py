@@ -34,6 +34,11 @@ def safe_id(text: str) -> str:
     return SAFE_PREFIX + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def is_session_id(text: str) -> bool:
+    """Whether a text follows the rule of session ids."""
+    return _SESSION.fullmatch(text) is not None
+
+
 def check_session_id(value: object) -> str:
     """Return a valid session id, or raise `InvalidIdError` with the rule and the way out."""
     return _check("session id", value, _SESSION, SESSION_RULE, "Map any text to a valid id with perdure.safe_id(text).")

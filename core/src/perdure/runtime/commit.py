@@ -15,6 +15,7 @@ from perdure.contracts.sessions import SessionAppend
 from perdure.conversation import idle_head
 from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
 from perdure.runtime.messages import stamp
+from perdure.runtime.results import holds_run
 from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Commit:
                 return
             except (VersionConflictError, OutcomeUnknownError) as error:
                 seen = await self.store.sessions.load(self.journal.key)
-                if seen is not None and any(record.get("run_id") == self.state.run_id for record in seen.records):
+                if seen is not None and holds_run(seen.records, self.state.run_id):
                     return
                 await self.journal.append()  # prove: a turn that is another's has no conflict, and nothing to repeat
                 if seen is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from perdure.archives import SUMMARY
 from perdure.runtime.messages import Message, Usage
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.contracts.records import Record
+
+REMEMBERED_TURNS: Final = 100
+"""How many turns back an input is found by its id, also behind summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,48 @@ def text_of(messages: Sequence[Message]) -> str:
 
 
 def result_of(records: Sequence[Record], run_id: str) -> TurnResult | None:
-    """Return the result of a run that is in the transcript, or `None`."""
+    """Return the result of a run that is in the transcript, or `None`; one that a summary stands for has no messages."""
     own = [record for record in records if record.get("run_id") == run_id and record.get("kind") == "message"]
     if not own:
-        return None
+        told = next((turn for turn in turns_of(records) if turn["run_id"] == run_id), None)
+        return None if told is None else _told_result(told)
     messages = tuple(Message.from_record(record["message"]) for record in own)
     last = own[-1]
     reason, usage = last.get("finish_reason") or "stop", Usage.from_record(last.get("usage", {}))
     return TurnResult(text_of(messages), reason, messages, usage, run_id)
+
+
+def holds_run(records: Sequence[Record], run_id: str) -> bool:
+    """Whether a transcript holds a run, itself or behind a summary."""
+    return any(record.get("run_id") == run_id for record in records) or any(
+        turn["run_id"] == run_id for turn in turns_of(records)
+    )
+
+
+def run_of_input(records: Sequence[Record], input_id: str) -> str | None:
+    """Return the run that an input started or joined, among the last 100 turns of a transcript; `None`: none of them."""
+    runs: dict[Any, None] = {}
+    for record in reversed(records):
+        for run_id, inputs in reversed(_runs_in(record)):
+            runs.setdefault(run_id)
+            if len(runs) > REMEMBERED_TURNS:
+                return None
+            if input_id in inputs:
+                return str(run_id)
+    return None
+
+
+def turns_of(records: Sequence[Record]) -> list[Record]:
+    """Return what a transcript tells of the turns that its summaries stand for, the oldest first."""
+    return [turn for record in records if record.get("kind") == SUMMARY for turn in record.get("turns", ())]
+
+
+def _runs_in(record: Record) -> list[tuple[Any, Sequence[Any]]]:
+    """Return the runs that a record tells of, with the ids of the inputs that it names."""
+    if record.get("kind") == SUMMARY:
+        return [(turn["run_id"], turn["input_ids"]) for turn in record.get("turns", ())]
+    return [(record.get("run_id"), [record["input_id"]] if "input_id" in record else [])]
+
+
+def _told_result(turn: Record) -> TurnResult:
+    return TurnResult("", turn["finish_reason"], (), Usage.from_record(turn["usage"]), turn["run_id"])

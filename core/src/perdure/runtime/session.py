@@ -7,6 +7,7 @@ import inspect
 import uuid
 from dataclasses import replace
 from datetime import timedelta
+from types import EllipsisType
 from typing import TYPE_CHECKING, get_args
 
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IDLE, READY
@@ -20,9 +21,12 @@ from perdure.errors import (
     SessionConflictError,
     VersionConflictError,
 )
-from perdure.events import ContextCleared, RunDone
+from perdure.events import RunDone
 from perdure.owned_journal import OwnershipLostError
+from perdure.runtime.clearing import clear
+from perdure.runtime.compaction import CompactionOptions, CompactionResult, Summarize, compact
 from perdure.runtime.dialogue import Dialogue
+from perdure.runtime.history import fork, forked, whole_history
 from perdure.runtime.messages import Message, Usage, as_messages
 from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
 from perdure.runtime.stream import RunStream
@@ -74,6 +78,7 @@ class Session:
             raise InvalidArgumentError("turn_policy", f"must be one of {', '.join(get_args(TurnPolicy))}")
         if busy_timeout is not None and (type(busy_timeout) is not timedelta or busy_timeout < timedelta(0)):
             raise InvalidArgumentError("busy_timeout", "must be a timedelta of 0 or more, or None")
+        self._options: dict[str, Any] = {"turn_policy": turn_policy, "busy_timeout": busy_timeout, "limits": limits}
         self._view = TranscriptView(store.sessions, session_id)
         self._channel = store.channels.of(session_id, session_id, store.clock)
         dialogue = Dialogue(agent, store, session_id, self._channel, self._view, limits)
@@ -273,34 +278,77 @@ class Session:
             SessionConflictError: Somebody else took the clearing over, and had not finished it.
             UnsupportedOperationError: The session store cannot replace; nothing was changed.
         """
-        self.store.sessions.require("replace")
         async with self._journal.served():
-            while True:
-                found = await self._journal.settled()
-                if found is not None and found.head.status != IDLE:
-                    self._journal.require_own(found)
-                    if found.head.status == FINISHED:
-                        await self._journal.finish(found)
-                        continue
-                    await self._journal.require_decided(found)
-                if found is None and await self.store.sessions.load(self.id, limit=0) is None:
-                    return
-                with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
-                    with await Claim.take(self.store, self.id, found, "clearing") as claim:
-                        await self._clear(claim)
-                    return
+            await clear(self._journal, self._view, self._channel)
 
-    async def _clear(self, claim: Claim) -> None:
-        """Empty the transcript; never a second time, when what stands there now may have come later."""
+    async def compact(
+        self, *, keep: int = 2, summarize: Summarize | None = None, archive: bool = False
+    ) -> CompactionResult:
+        """Put a summary in the place of all but the newest turns of the transcript.
+
+        What is somebody else's in the transcript stays, behind the summary. A turn whose records the summary stands for
+        is still known to have ended, by its run id and its inputs' ids; of the last 100.
+
+        Args:
+            keep: How many of the newest turns stay as they are, 0 or more.
+            summarize: From the messages to the text of their summary, async or not; `None`: the agent's model is asked.
+            archive: Whether to keep the full transcript, in a session that the summary names and `history` reads.
+
+        Returns:
+            What was done; `replaced == 0` if there was nothing to replace, and nothing was changed.
+
+        Raises:
+            InvalidArgumentError: An option is wrong; nothing was changed.
+            SummaryError: The summary is empty, or no text; nothing was changed.
+            SessionAwaitingApprovalError: A turn waits for decisions; nothing was changed.
+            SessionBusyError: A turn is pending, or somebody else runs the conversation; nothing was changed.
+            SessionConflictError: The transcript was rewritten meanwhile, and stays so; or somebody took this over.
+            SessionDeletedError: The session was deleted meanwhile.
+            UnsupportedOperationError: The session store cannot replace, or not delete, which `archive` needs.
+            Exception: What `summarize` raises; nothing was changed.
+        """
+        options = CompactionOptions(keep=keep, summarize=summarize, archive=archive)
         try:
-            await claim.clear()
-        except OwnershipLostError as error:
-            session = await self._view.refresh()
-            if session is not None and session.rewritten <= claim.note["session_version"]:
-                problem = "another owner took the clearing over"
-                raise SessionConflictError(self.id, claim.journal.head.run_id or self.id, problem) from error
+            async with self._journal.served():
+                return await compact(self._journal, self._view, self._channel, options)
+        finally:
+            await self._channel.catch_up()
+
+    async def history(self) -> Sequence[Message]:
+        """Return all messages of the conversation, also those of which archives were kept when it was compacted."""
         await self._view.refresh()
-        self._channel.emit(ContextCleared, None)
+        return await whole_history(self.store, self.id, tuple(self._view.records))
+
+    async def fork(
+        self, session_id: str | None = None, *, at: int | None = None, scope: str | EllipsisType | None = ...
+    ) -> Session:
+        """Copy the transcript, or the first of its records, into a new session; the pending turn is not part of it.
+
+        The state is copied; what was spent, the inputs' ids, and the archive that a summary stands for are not.
+
+        Args:
+            session_id: The new session's id; `None`: a new UUID.
+            at: How many records to copy; `None`: all.
+            scope: The new session's scope; left out: the same.
+
+        Returns:
+            The new session.
+
+        Raises:
+            InvalidIdError: The id breaks its rule; nothing was changed.
+            InvalidArgumentError: There is nothing to copy, or `at` is no place to cut; nothing was changed.
+            SessionExistsError: The id is taken; nothing was changed.
+            OutcomeUnknownError: The new session may exist, whole.
+        """
+        source = await self._view.refresh()
+        if source is None:
+            raise InvalidArgumentError("session", f"{self.id} does not exist: there is nothing to copy")
+        records = forked(tuple(self._view.records), at)
+        same = source.scope if isinstance(scope, EllipsisType) else scope
+        made_id = uuid.uuid4().hex if session_id is None else session_id
+        made = Session(self.agent, self.store, made_id, same, **self._options)
+        await fork(self.store, source, records, made.id, same)
+        return made
 
     async def update_state(self, function: Callable[[Record], Record | Awaitable[Record]]) -> Record:
         """Change the user's own object beside the transcript: read, apply, write at the version read, and repeat.

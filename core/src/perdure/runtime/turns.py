@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, CheckpointHead
 from perdure.contracts.records import MAX_VERSION, decode_records, encode_object, encode_records
@@ -24,7 +24,7 @@ from perdure.owned_journal import OwnedJournal, OwnershipLostError
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.pending import PendingTurns, waiting_result
-from perdure.runtime.results import TurnResult, result_of
+from perdure.runtime.results import TurnResult, result_of, run_of_input
 from perdure.runtime.runner import Runner
 from perdure.runtime.turn import AWAITING
 from perdure.runtime.turn_state import TurnState, entry
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from perdure.runtime.transcript import TranscriptView
 
 TurnPolicy: TypeAlias = Literal["wait", "queue", "steer"]
-
-REMEMBERED_TURNS: Final = 100
-"""How many turns back an `input_id` is looked for."""
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
@@ -320,14 +317,8 @@ class Turns:
     async def _ended(self, input_id: str) -> TurnResult | None:
         """Return the result of the turn in the transcript that an input belongs to, or `None`."""
         await self.view.refresh()
-        runs: dict[Any, None] = {}
-        for record in reversed(self.view.records):
-            runs.setdefault(record.get("run_id"))
-            if len(runs) > REMEMBERED_TURNS:
-                return None
-            if record.get("input_id") == input_id:
-                return result_of(self.view.records, record["run_id"])
-        return None
+        run_id = run_of_input(self.view.records, input_id)
+        return None if run_id is None else result_of(self.view.records, run_id)
 
 
 def _holds(found: Checkpoint, input_id: str) -> bool:

@@ -1,0 +1,162 @@
+"""The transcript as a whole: where it may be cut, what it held before it was compacted, and copies of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from perdure.archives import SUMMARY, archive_named_by, archive_of
+from perdure.contracts.checkpoints import IDLE
+from perdure.contracts.store import draw_version
+from perdure.conversation import busy, settle
+from perdure.errors import (
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    SessionExistsError,
+    StoreUnavailableError,
+    VersionConflictError,
+)
+from perdure.runtime.messages import messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.records import Record
+    from perdure.contracts.sessions import Transcript
+    from perdure.runtime.messages import Message
+
+SAME_LIFE: Final = 2**20
+"""A session that was deleted and created again starts at a random version of 40 bits, so it is not this near."""
+
+_NOT_CARRIED: Final = ("input_id", "spent")
+_NOT_CARRIED_OF_A_SUMMARY: Final = ("archive", "archived", "kept", "spent", "turns")
+
+
+def is_own(record: Record) -> bool:
+    """Whether a record is a message or a summary; every other is somebody else's."""
+    return record.get("kind") in ("message", SUMMARY) and "message" in record
+
+
+def severed_places(records: Sequence[Record]) -> set[int]:
+    """Return the places at which a transcript cannot be cut: a call would be before it, and its result behind it."""
+    severed: set[int] = set()
+    asked: dict[str, int] = {}
+    for place, record in enumerate(records):
+        if not is_own(record):
+            continue
+        message = record["message"]
+        for call in message.get("tool_calls", ()):
+            asked[call["id"]] = place
+        begun = asked.pop(message.get("tool_call_id"), None)
+        if begun is not None:
+            severed.update(range(begun + 1, place + 1))
+    return severed
+
+
+def turn_starts(records: Sequence[Record]) -> list[int]:
+    """Return where turns begin. What has no run id begins one with each message of the user, or behind a run."""
+    starts: list[int] = []
+    earlier: object = ()
+    for place, record in enumerate(records):
+        if record.get("kind") != "message" or not is_own(record):
+            continue
+        run_id = record.get("run_id")
+        if run_id != earlier or (run_id is None and record["message"].get("role") == "user"):
+            starts.append(place)
+        earlier = run_id
+    return starts
+
+
+async def whole_history(store: AgentStore, session_id: str, records: Sequence[Record]) -> tuple[Message, ...]:
+    """Return all messages of a conversation, read through its archives; a summary without one stands for itself."""
+    parts: list[Sequence[Record]] = [records]
+    seen: set[str] = set()
+    while (named := archive_named_by(parts[-1])) is not None and named not in seen:
+        seen.add(named)
+        summary, *rest = parts[-1]
+        archive = await store.sessions.load(named, limit=summary.get("archived", 0))
+        if archive is None or archive_of(archive) != session_id:
+            break
+        parts[-1] = rest
+        parts.append(archive.records)
+    return tuple(message for part in reversed(parts) for message in messages_of(part))
+
+
+def forked(records: Sequence[Record], at: int | None) -> list[Record]:
+    """Return what a copy of the first records of a transcript holds.
+
+    Args:
+        records: All of the transcript.
+        at: How many of them to copy; `None`: all.
+
+    Raises:
+        InvalidArgumentError: There are not so many, or the place is between a call and its result.
+    """
+    at = len(records) if at is None else at
+    if type(at) is not int or not 0 <= at <= len(records):
+        raise InvalidArgumentError("at", f"must be a number of records from 0 to {len(records)}, or None for all")
+    severed = severed_places(records)
+    if at in severed:
+        before = next(place for place in range(at, -1, -1) if place not in severed)
+        after = next(place for place in range(at, len(records) + 1) if place not in severed)
+        raise InvalidArgumentError(
+            "at", f"({at}) is between a call and its result; the nearest are {before} and {after}"
+        )
+    return [_carried(record) for record in records[:at]]
+
+
+def _carried(record: Record) -> Record:
+    if not is_own(record):
+        return record
+    left = _NOT_CARRIED if record["kind"] == "message" else _NOT_CARRIED_OF_A_SUMMARY
+    return {name: value for name, value in record.items() if name not in left}
+
+
+async def fork(
+    store: AgentStore, source: Transcript, records: Sequence[Record], session_id: str, scope: str | None
+) -> None:
+    """Create a session that holds a copy, by one write.
+
+    Args:
+        store: Where both are.
+        source: The head of the transcript that is copied; its state is copied too.
+        records: What `forked` made of it.
+        session_id: The new session.
+        scope: Its scope.
+
+    Raises:
+        SessionExistsError: The id is taken; nothing was changed.
+        SessionBusyError: Somebody is about to delete what was there under the id; nothing was changed.
+        StoreUnavailableError: Nothing was written.
+        OutcomeUnknownError: The new session may exist, whole.
+    """
+    await _require_free(store, session_id)
+    version = draw_version()  # by which a write of ours is known
+
+    async def write() -> None:
+        await store.sessions.append(
+            session_id, records, expected_version=0, state=source.state, scope=scope, version=version
+        )
+
+    try:
+        await write()
+    except VersionConflictError as error:
+        raise SessionExistsError(session_id) from error
+    except OutcomeUnknownError as unknown:
+        try:
+            await write()  # at most one of the two lands
+        except StoreUnavailableError:
+            raise unknown from None
+        except VersionConflictError as error:
+            found = await store.sessions.load(session_id, limit=0)
+            if found is None or not 0 <= found.version - version < SAME_LIFE:
+                raise SessionExistsError(session_id) from error
+
+
+async def _require_free(store: AgentStore, session_id: str) -> None:
+    """Refuse an id that is taken; a deletion that was cut short is finished first, or it would take the fork along."""
+    found = await settle(store, session_id) if "checkpoints" in store else None
+    if found is not None and store.ownership.is_live(found):
+        raise busy(found)
+    if found is not None and found.head.status != IDLE:
+        raise SessionExistsError(session_id)
