@@ -541,7 +541,8 @@ def test_threads_may_open_stores_at_once(tmp_path: Path) -> None:
 
 
 @needs_proc
-def test_opening_and_closing_leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [30, pytest.param(300, marks=pytest.mark.soak)])
+def test_opening_and_closing_leaves_no_thread_and_no_descriptor(tmp_path: Path, rounds: int) -> None:
     def use(times: int) -> tuple[int, int]:
         for number in range(times):
             with blocking.open_store(f"sqlite:{tmp_path / 'agent.db'}") as store:
@@ -556,7 +557,7 @@ def test_opening_and_closing_leaves_no_thread_and_no_descriptor(tmp_path: Path) 
 
     before = set(threading.enumerate())
     first = use(3)
-    assert use(300) == first
+    assert use(rounds) == first
 
 
 # --- leaving a stream ---

@@ -13,7 +13,6 @@ in `__init__.pyi`, which is made of the async classes.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from perdure import bundle, opening
@@ -22,17 +21,7 @@ from perdure.blocking.loop import BlockingCallError
 from perdure.contracts import approvals, checkpoints, sessions
 from perdure.runtime import agent, session, stream, worker
 
-
-async def _leave_store(
-    store: bundle.AgentStore,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: TracebackType | None,
-) -> None:
-    await opening._close_after(error, store.close)
-
-
-AgentStore: Any = facade_of(bundle.AgentStore, leave=_leave_store)
+AgentStore: Any = facade_of(bundle.AgentStore)
 SessionStore: Any = facade_of(sessions.SessionStore)
 CheckpointStore: Any = facade_of(checkpoints.CheckpointStore)
 ApprovalStore: Any = facade_of(approvals.ApprovalStore)

@@ -67,12 +67,11 @@ class Facade:
         return f"<perdure.blocking.{type(self).__name__} of {self._target!r}>"
 
 
-def facade_of(of: type[Any], *, leave: Leave | None = None) -> type[Facade]:
+def facade_of(of: type[Any]) -> type[Facade]:
     """Make the class that stands for a class of the async API.
 
     Args:
         of: The class.
-        leave: What leaving a `with` block does; `None`: what its `__aexit__` does.
     """
     members: dict[str, Any] = {"__slots__": (), "__module__": "perdure.blocking", "__doc__": of.__doc__, "_of": of}
     members["__signature__"] = inspect.signature(of)
@@ -81,7 +80,7 @@ def facade_of(of: type[Any], *, leave: Leave | None = None) -> type[Facade]:
         if name == "__contains__" or not (name.startswith("_") or name in HIDDEN):
             members |= _made(of, name, member)
     if hasattr(of, "__aenter__"):
-        members |= {"__enter__": _enter, "__exit__": _exit_by(leave or of.__aexit__)}
+        members |= {"__enter__": _enter, "__exit__": _exit_by(of.__aexit__)}
     if hasattr(of, "__anext__"):
         members |= {"__iter__": _itself, "__next__": _next}
     made = Facade._kinds[of] = type(of.__name__, (Facade,), members)
