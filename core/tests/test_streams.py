@@ -22,6 +22,7 @@ from perdure.errors import (
 from perdure.events import RunDone, RunEvent, RunFailed
 from perdure.listening import Channels
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel, TextDelta
+from perdure.runtime.runner import Runner
 from perdure.runtime.stream import RunStream
 from perdure_conformance.interception import Call, Died, Interception, at
 
@@ -575,6 +576,19 @@ async def test_an_abort_while_nobody_knows_whether_the_turn_was_opened(store: Ag
     assert asked == []
     assert await scene.texts() == []
     assert await scene.session.pending() is None
+
+
+async def test_a_finished_turn_that_nobody_wants_is_saved(store: AgentStore) -> None:
+    """It has happened: what it did must not be lost."""
+    await die_at(store, 8, lambda used: Scene(used).session.send("work"), atomic=False)
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert found.head.status == "finished"
+    scene = Scene(store)
+    runner = await Runner.resume(scene.session._turns.dialogue, found)
+    runner.refuse()
+    assert (await runner.run()).finish_reason == "stop"
+    assert await scene.texts() == WORK
 
 
 # --- detached ---

@@ -1072,3 +1072,53 @@ async def test_a_failed_turn_takes_no_new_input(talk: Talk) -> None:
     assert await talk.finish() == ["hello", "re: hello"]
     await die_at(talk.store, 1, lambda used: talk.session("queue", used).send("after"))
     assert await talk.finish() == ["hello", "re: hello", "after", "re: after"]
+
+
+# --- several conversations ---
+
+
+async def queued(store: AgentStore, name: str) -> None:
+    """Let the loop turn until a conversation's turn has taken an input."""
+    for _ in range(10_000):
+        found = await store.checkpoints.load(name)
+        if found is not None and found.entries[-1]["kind"] == "input-queued":
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(name)
+
+
+async def test_inputs_reach_their_own_conversation(any_store: AgentStore) -> None:
+    """Three conversations at once, each with inputs that join: nothing lands in another's transcript."""
+    gates = {name: Gate() for name in "abc"}
+    asked: list[tuple[str, list[str]]] = []
+
+    @tool(idempotent=True)
+    async def work(name: str) -> str:
+        await gates[name]()
+        return f"{name}: worked"
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        name = request.messages[0].text[0]
+        asked.append((name, [message.text for message in request.messages if message.text]))
+        if request.messages[-1].text.endswith("work"):
+            return ModelResponse("", [ToolCall("c", "work", {"name": name})])
+        return ModelResponse(f"{name}: done")
+
+    agent = Agent(model=FunctionModel(answer), tools=[work], store=any_store)
+
+    def send(name: str, text: str) -> asyncio.Task[TurnResult]:
+        return asyncio.create_task(agent.session(name, turn_policy="queue").send(f"{name}: {text}"))
+
+    first = [send(name, "work") for name in "abc"]
+    for name in "abc":
+        await gates[name].reached.wait()
+    more = [send(name, "more") for name in "cba"]
+    for name in "abc":
+        await queued(any_store, name)
+    for name in "bca":
+        gates[name].opened.set()
+    await asyncio.gather(*first, *more)
+    for name in "abc":
+        texts = [message.text for message in await agent.session(name).load() if message.text]
+        assert texts == [f"{name}: {text}" for text in ("work", "worked", "more", "done")]
+    assert all(text.startswith(name) for name, texts in asked for text in texts)
