@@ -115,6 +115,7 @@ def _bind(function: LawFunction, part: Part) -> LawFunction:
     async def of_part(bench: Bench, *case: Any) -> None:
         await function(bench, part, *case)
 
+    of_part.__dict__.update(__wrapped__=function, part=part)
     return of_part
 
 

@@ -22,7 +22,7 @@ async def opened(bench: Bench, key: str = "s1") -> tuple[int, int]:
     return await SESSIONS.make(bench.store, key), await CHECKPOINTS.write(bench.store, key, [{"n": 1}, {"n": 2}])
 
 
-@law("atomic-write-writes-both", parts=BOTH, needs=("atomic",), promise=3)
+@law("atomic-write-writes-both", parts=BOTH, needs=("atomic",), promise=3, methods=["bundle.write"])
 async def atomic_write_writes_both(bench: Bench) -> None:
     """Closing a turn appends to the transcript and empties the turn journal, each version one higher."""
     session, journal = await opened(bench)
@@ -37,7 +37,7 @@ async def atomic_write_writes_both(bench: Bench) -> None:
     equal(turn and (turn.version, list(turn.entries), turn.head), (journal + 1, [], IDLE), "the turn journal")
 
 
-@law("atomic-write-is-all-or-none", parts=BOTH, needs=("atomic",), promise=3)
+@law("atomic-write-is-all-or-none", parts=BOTH, needs=("atomic",), promise=3, methods=["bundle.write"])
 async def atomic_write_is_all_or_none(bench: Bench) -> None:
     """When one of the two has another version, or something in it is not JSON, neither is written."""
     session, journal = await opened(bench)
@@ -58,7 +58,7 @@ async def atomic_write_is_all_or_none(bench: Bench) -> None:
     equal([await part.read(bench.store, "s1") for part in BOTH], before, "session and turn journal after the refusal")
 
 
-@law("atomic-write-is-seen-whole", parts=BOTH, needs=("atomic",), promise=3)
+@law("atomic-write-is-seen-whole", parts=BOTH, needs=("atomic",), promise=3, methods=["bundle.write"])
 async def atomic_write_is_seen_whole(bench: Bench) -> None:
     """A write of both that is cancelled, whenever that is, changed both or neither."""
     for steps in STEPS:
@@ -72,7 +72,7 @@ async def atomic_write_is_seen_whole(bench: Bench) -> None:
         holds(moved in ([0, 0], [1, 1]), f"versions moved by {moved} when the write was cancelled after {steps} steps")
 
 
-@law("undeclared-atomic-write-refuses", parts=BOTH, promise=3)
+@law("undeclared-atomic-write-refuses", parts=BOTH, promise=3, methods=["bundle.write"])
 async def undeclared_atomic_write_refuses(bench: Bench) -> None:
     """A bundle whose stores do not declare `atomic` refuses to write both at once, and writes neither."""
     if all(bench.capabilities(part.name).atomic for part in BOTH):

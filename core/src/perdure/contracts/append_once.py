@@ -47,6 +47,9 @@ def append_once(
     Concurrent: Any number of callers may append the same records; each record comes once.
     Retry: Safe.
     Cancelled: Written whole or not at all.
+
+    Laws: append-once-is-safe-to-repeat, append-once-refuses-another-record-of-one-id,
+        append-once-stores-each-record-once, append-once-works-at-once, append-once-writes-nothing-that-is-there
     """
     return _append_once(store, session_id, _by_id(records, key, store.max_record), key)
 

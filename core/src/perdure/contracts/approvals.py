@@ -190,10 +190,11 @@ class ApprovalStore(Store):
             approvals-first-version-is-drawn, approvals-floats-come-back, approvals-given-hash-is-checked,
             approvals-hash-tells-arguments-apart, approvals-ids-of-one-run-stay-apart, approvals-input-is-not-kept,
             approvals-integers-come-back, approvals-keys-come-back, approvals-long-text-comes-back,
-            approvals-namespaces-share-no-key, approvals-one-of-many-creates, approvals-record-over-the-limit-is-refused,
-            approvals-refused-write-creates-nothing, approvals-refuses-what-is-not-json,
-            approvals-snapshot-is-taken-at-the-call, approvals-survives-reopening, approvals-text-comes-back,
-            approvals-times-come-back-in-utc, approvals-version-is-at-least-one, approvals-version-never-repeats
+            approvals-namespaces-share-no-key, approvals-one-of-many-creates,
+            approvals-record-over-the-limit-is-refused, approvals-refused-write-creates-nothing,
+            approvals-refuses-what-is-not-json, approvals-snapshot-is-taken-at-the-call, approvals-survives-reopening,
+            approvals-text-comes-back, approvals-times-come-back-in-utc, approvals-version-is-at-least-one,
+            approvals-version-never-repeats
         """
         return self._creating(self._settle_request(approval))
 
@@ -218,9 +219,10 @@ class ApprovalStore(Store):
         Retry: Safe.
         Cancelled: Changes nothing.
         Laws: approvals-absent-is-none, approvals-answers-stay-with-their-calls, approvals-bad-ids-are-refused,
-            approvals-closed-store-refuses, approvals-damage-is-neither-absent-nor-empty, approvals-fresh-place-is-empty,
-            approvals-other-loop-is-refused, approvals-output-is-new-each-time, approvals-reading-consumes-nothing,
-            approvals-reading-creates-nothing, approvals-second-handle-is-never-stale
+            approvals-closed-store-refuses, approvals-damage-is-neither-absent-nor-empty,
+            approvals-failed-read-is-unavailable, approvals-fresh-place-is-empty, approvals-other-loop-is-refused,
+            approvals-output-is-new-each-time, approvals-reading-consumes-nothing, approvals-reading-creates-nothing,
+            approvals-second-handle-is-never-stale, approvals-works-again-after-an-outage
         """
         check_approval_id(approval_id)
         return await self._reading("get", approval_id, self._get, approval_id)
@@ -264,12 +266,13 @@ class ApprovalStore(Store):
         Retry: Safe.
         Cancelled: Decided or not; never half.
         Laws: approvals-bad-decisions-are-refused, approvals-cancelled-decide-is-whole-or-absent,
-            approvals-decidable-until-expiry, approvals-decided-once, approvals-decision-adds-one,
-            approvals-decision-comes-at-the-clock, approvals-decision-is-a-snapshot, approvals-decision-is-recorded-whole,
-            approvals-decision-is-seen-whole, approvals-decision-survives-kill, approvals-decision-survives-reopening,
-            approvals-expired-is-rejected, approvals-kept-ones-stay-open, approvals-one-of-many-handles-decides,
-            approvals-one-of-many-processes-decides, approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits,
-            approvals-same-decision-again-is-fine, approvals-unknown-is-not-created
+            approvals-cut-anywhere-is-old-or-new, approvals-decidable-until-expiry, approvals-decided-once,
+            approvals-decision-adds-one, approvals-decision-comes-at-the-clock, approvals-decision-is-a-snapshot,
+            approvals-decision-is-recorded-whole, approvals-decision-is-seen-whole, approvals-decision-survives-kill,
+            approvals-decision-survives-reopening, approvals-expired-is-rejected, approvals-kept-ones-stay-open,
+            approvals-one-of-many-handles-decides, approvals-one-of-many-processes-decides,
+            approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits, approvals-same-decision-again-is-fine,
+            approvals-unknown-is-not-created
         """
         check_approval_id(approval_id)
         decision = self._settle_decision(approved, note, arguments, decided_by, at)
@@ -376,9 +379,10 @@ class ApprovalStore(Store):
         Cancelled: Changes nothing.
         Laws: approvals-bad-listings-are-refused, approvals-before-is-strict, approvals-cursor-outlives-its-handle,
             approvals-end-has-no-cursor, approvals-expired-is-listed-as-stored, approvals-filters-are-exact,
-            approvals-limit-zero-gives-nothing, approvals-listing-gives-exact-ids, approvals-listing-holds-no-lock,
-            approvals-namespaces-list-their-own, approvals-no-cap-on-a-listing, approvals-oldest-first,
-            approvals-pages-give-each-key-once, approvals-pages-hold-under-writes, approvals-versions-agree
+            approvals-limit-zero-gives-nothing, approvals-listing-costs-what-it-shows,
+            approvals-listing-gives-exact-ids, approvals-listing-holds-no-lock, approvals-namespaces-list-their-own,
+            approvals-no-cap-on-a-listing, approvals-oldest-first, approvals-pages-give-each-key-once,
+            approvals-pages-hold-under-writes, approvals-versions-agree
         """
         session_id = None if session_id is None else check_session_id(session_id)
         run_id = None if run_id is None else check_run_id(run_id)
@@ -426,8 +430,8 @@ class ApprovalStore(Store):
             approvals-delete-of-absent-heeds-the-version, approvals-delete-refuses-another-version,
             approvals-delete-removes-one-id, approvals-deleted-is-absent, approvals-deleted-is-not-revived,
             approvals-deletion-survives-reopening, approvals-errors-carry-their-facts,
-            approvals-namespaces-delete-their-own, approvals-sleeper-cannot-delete, approvals-undeclared-operation-refuses,
-            approvals-version-never-repeats
+            approvals-namespaces-delete-their-own, approvals-sleeper-cannot-delete,
+            approvals-undeclared-operation-refuses, approvals-version-never-repeats
         """
         check_approval_id(approval_id)
         expected = check.check_expected(expected_version)

@@ -165,10 +165,10 @@ class CheckpointStore(Store):
         Cancelled: Changes nothing.
         Laws: checkpoints-absent-is-none, checkpoints-answers-stay-with-their-calls, checkpoints-bad-keys-are-refused,
             checkpoints-closed-store-refuses, checkpoints-damage-is-neither-absent-nor-empty,
-            checkpoints-empty-is-not-absent, checkpoints-fresh-place-is-empty, checkpoints-no-cap-on-a-read,
-            checkpoints-order-across-batches, checkpoints-order-inside-a-batch, checkpoints-other-loop-is-refused,
-            checkpoints-output-is-new-each-time, checkpoints-reading-creates-nothing,
-            checkpoints-second-handle-is-never-stale
+            checkpoints-empty-is-not-absent, checkpoints-failed-read-is-unavailable, checkpoints-fresh-place-is-empty,
+            checkpoints-no-cap-on-a-read, checkpoints-order-across-batches, checkpoints-order-inside-a-batch,
+            checkpoints-other-loop-is-refused, checkpoints-output-is-new-each-time, checkpoints-reading-creates-nothing,
+            checkpoints-second-handle-is-never-stale, checkpoints-works-again-after-an-outage
         """
         check_checkpoint_key(key)
         stored = await self._reading("load", key, self._load, key)
@@ -214,22 +214,26 @@ class CheckpointStore(Store):
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
         Cancelled: Written whole or not at all.
         Laws: checkpoints-any-json-comes-back, checkpoints-append-at-the-version-writes,
-            checkpoints-append-refuses-another-version, checkpoints-append-to-absent-at-a-version-conflicts,
-            checkpoints-bad-arguments-are-refused, checkpoints-batch-is-a-snapshot,
-            checkpoints-batches-are-whole-among-tasks, checkpoints-booleans-are-not-numbers,
-            checkpoints-cancelled-append-is-whole-or-absent, checkpoints-cancelled-append-keeps-head-and-entries,
-            checkpoints-cancelled-call-holds-no-lock, checkpoints-cancelled-create-is-whole-or-absent,
-            checkpoints-conflict-leaves-nothing, checkpoints-confusable-ids-stay-apart, checkpoints-deep-nesting-comes-back,
-            checkpoints-emptiness-comes-back, checkpoints-equal-records-are-all-kept,
+            checkpoints-append-costs-what-it-appends, checkpoints-append-refuses-another-version,
+            checkpoints-append-to-absent-at-a-version-conflicts, checkpoints-bad-arguments-are-refused,
+            checkpoints-batch-is-a-snapshot, checkpoints-batches-are-whole-among-tasks,
+            checkpoints-booleans-are-not-numbers, checkpoints-cancelled-append-is-whole-or-absent,
+            checkpoints-cancelled-append-keeps-head-and-entries, checkpoints-cancelled-call-holds-no-lock,
+            checkpoints-cancelled-create-is-whole-or-absent, checkpoints-conflict-leaves-nothing,
+            checkpoints-confusable-ids-stay-apart, checkpoints-cut-anywhere-is-old-or-new,
+            checkpoints-deep-nesting-comes-back, checkpoints-emptiness-comes-back,
+            checkpoints-equal-records-are-all-kept, checkpoints-errors-tell-the-truth,
             checkpoints-every-head-field-comes-back, checkpoints-every-status-is-taken,
             checkpoints-expected-none-always-writes, checkpoints-expected-zero-means-absent,
-            checkpoints-first-version-can-be-given, checkpoints-first-version-is-drawn, checkpoints-floats-come-back,
-            checkpoints-follow-the-model, checkpoints-head-and-entries-change-together, checkpoints-head-is-a-snapshot,
-            checkpoints-head-is-replaced-whole, checkpoints-heads-stay-in-their-conversation,
-            checkpoints-heartbeat-keeps-entries, checkpoints-input-is-not-kept, checkpoints-integers-come-back,
-            checkpoints-keys-come-back, checkpoints-lease-comes-back-in-utc, checkpoints-long-text-comes-back,
-            checkpoints-namespaces-share-no-key, checkpoints-namespaces-write-their-own, checkpoints-no-update-is-lost,
-            checkpoints-one-claim-wins, checkpoints-one-of-many-creates, checkpoints-one-of-many-handles-wins,
+            checkpoints-failed-write-is-of-unknown-outcome, checkpoints-first-version-can-be-given,
+            checkpoints-first-version-is-drawn, checkpoints-floats-come-back, checkpoints-follow-the-model,
+            checkpoints-hanging-call-can-be-cancelled, checkpoints-head-and-entries-change-together,
+            checkpoints-head-is-a-snapshot, checkpoints-head-is-replaced-whole,
+            checkpoints-heads-stay-in-their-conversation, checkpoints-heartbeat-keeps-entries,
+            checkpoints-input-is-not-kept, checkpoints-integers-come-back, checkpoints-keys-come-back,
+            checkpoints-lease-comes-back-in-utc, checkpoints-long-text-comes-back, checkpoints-namespaces-share-no-key,
+            checkpoints-namespaces-write-their-own, checkpoints-no-update-is-lost, checkpoints-one-claim-wins,
+            checkpoints-one-of-many-creates, checkpoints-one-of-many-handles-wins,
             checkpoints-one-of-many-processes-takes-the-turn, checkpoints-one-of-many-tasks-wins,
             checkpoints-record-over-the-limit-is-refused, checkpoints-refused-batch-leaves-nothing,
             checkpoints-refused-write-creates-nothing, checkpoints-refuses-a-bad-head,
@@ -237,8 +241,8 @@ class CheckpointStore(Store):
             checkpoints-run-and-session-of-one-name-are-two, checkpoints-snapshot-is-taken-at-the-call,
             checkpoints-store-works-after-errors, checkpoints-survives-reopening, checkpoints-text-comes-back,
             checkpoints-times-follow-the-writes, checkpoints-turn-survives-kill, checkpoints-two-readers-one-writer,
-            checkpoints-version-is-at-least-one, checkpoints-version-never-repeats,
-            checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
+            checkpoints-typed-failure-passes-unchanged, checkpoints-version-is-at-least-one,
+            checkpoints-version-never-repeats, checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
         """
         expected = check.check_expected(expected_version)
         first = check.check_first_version(version, expected)
@@ -279,10 +283,10 @@ class CheckpointStore(Store):
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more.
         Cancelled: Written whole or not at all.
         Laws: checkpoints-cancelled-replace-is-old-or-new, checkpoints-closing-and-reopening-a-turn-goes-on,
-            checkpoints-emptied-is-not-absent, checkpoints-replace-adds-one, checkpoints-replace-at-the-version-writes,
-            checkpoints-replace-drops-every-entry, checkpoints-replace-of-absent-conflicts,
-            checkpoints-replace-refuses-another-version, checkpoints-replace-shows-old-or-new,
-            checkpoints-replaced-stays-replaced
+            checkpoints-cut-anywhere-is-old-or-new, checkpoints-emptied-is-not-absent, checkpoints-replace-adds-one,
+            checkpoints-replace-at-the-version-writes, checkpoints-replace-drops-every-entry,
+            checkpoints-replace-of-absent-conflicts, checkpoints-replace-refuses-another-version,
+            checkpoints-replace-shows-old-or-new, checkpoints-replaced-stays-replaced
         """
         expected = check.check_expected(expected_version)
         settled = self._settle_write(key, entries, head, at)
@@ -357,10 +361,11 @@ class CheckpointStore(Store):
         Cancelled: Changes nothing.
         Laws: checkpoints-bad-listings-are-refused, checkpoints-before-is-strict,
             checkpoints-cursor-outlives-its-handle, checkpoints-end-has-no-cursor, checkpoints-limit-zero-gives-nothing,
-            checkpoints-listing-gives-exact-ids, checkpoints-listing-holds-no-lock, checkpoints-listing-shows-the-head,
-            checkpoints-namespaces-list-their-own, checkpoints-no-cap-on-a-listing, checkpoints-order-by-creation,
-            checkpoints-order-by-id, checkpoints-order-by-last-write, checkpoints-pages-give-each-key-once,
-            checkpoints-pages-hold-under-writes, checkpoints-status-and-agent-filter-exactly, checkpoints-versions-agree
+            checkpoints-listing-gives-exact-ids, checkpoints-listing-holds-no-lock, checkpoints-listing-moves-no-bodies,
+            checkpoints-listing-shows-the-head, checkpoints-namespaces-list-their-own, checkpoints-no-cap-on-a-listing,
+            checkpoints-order-by-creation, checkpoints-order-by-id, checkpoints-order-by-last-write,
+            checkpoints-page-costs-its-limit, checkpoints-pages-give-each-key-once, checkpoints-pages-hold-under-writes,
+            checkpoints-status-and-agent-filter-exactly, checkpoints-versions-agree
         """
         status, agent = check.check_optional_text(status, "status"), check.check_optional_text(agent, "agent")
         before = check.check_optional_time(before, "before")

@@ -122,13 +122,15 @@ class SessionStore(Store):
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: sessions-absent-is-none, sessions-answers-stay-with-their-calls, sessions-bad-ids-are-refused,
-            sessions-bad-windows-are-refused, sessions-closed-store-refuses, sessions-damage-is-neither-absent-nor-empty,
-            sessions-empty-is-not-absent, sessions-fresh-place-is-empty, sessions-last-gives-the-newest,
+        Laws: newer-schema-is-refused, sessions-absent-is-none, sessions-answers-stay-with-their-calls,
+            sessions-bad-ids-are-refused, sessions-bad-windows-are-refused, sessions-closed-store-refuses,
+            sessions-damage-is-neither-absent-nor-empty, sessions-empty-is-not-absent,
+            sessions-failed-read-is-unavailable, sessions-fresh-place-is-empty, sessions-last-gives-the-newest,
             sessions-no-cap-on-a-read, sessions-order-across-batches, sessions-order-inside-a-batch,
             sessions-other-loop-is-refused, sessions-other-process-sees-it-at-once, sessions-output-is-new-each-time,
             sessions-reading-creates-nothing, sessions-second-handle-is-never-stale, sessions-windows-are-slices,
-            sessions-windows-tell-the-whole-head
+            sessions-windows-cost-what-they-return, sessions-windows-read-no-other-records,
+            sessions-windows-tell-the-whole-head, sessions-works-again-after-an-outage
         """
         check_session_id(session_id)
         after, limit = check.check_optional_count(after, "after"), check.check_optional_count(limit, "limit")
@@ -176,30 +178,34 @@ class SessionStore(Store):
         Concurrent: Check and write are one step; of several writers at one version one wins.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
         Cancelled: Written whole or not at all; the store stays usable.
-        Laws: sessions-any-json-comes-back, sessions-append-at-the-version-writes, sessions-append-of-nothing-creates,
-            sessions-append-of-nothing-keeps-all, sessions-append-refuses-another-version, sessions-append-survives-kill,
-            sessions-append-to-absent-at-a-version-conflicts, sessions-at-is-kept-as-an-instant,
-            sessions-bad-arguments-are-refused, sessions-batch-is-a-snapshot, sessions-batches-are-whole-among-tasks,
-            sessions-booleans-are-not-numbers, sessions-cancelled-append-is-whole-or-absent,
-            sessions-cancelled-call-holds-no-lock, sessions-cancelled-create-is-whole-or-absent,
-            sessions-conflict-leaves-nothing, sessions-confusable-ids-stay-apart, sessions-count-follows-records,
+        Laws: sessions-any-json-comes-back, sessions-append-at-the-version-writes,
+            sessions-append-costs-what-it-appends, sessions-append-of-nothing-creates,
+            sessions-append-of-nothing-keeps-all, sessions-append-refuses-another-version,
+            sessions-append-survives-kill, sessions-append-to-absent-at-a-version-conflicts,
+            sessions-at-is-kept-as-an-instant, sessions-bad-arguments-are-refused, sessions-batch-is-a-snapshot,
+            sessions-batches-are-whole-among-tasks, sessions-booleans-are-not-numbers,
+            sessions-cancelled-append-is-whole-or-absent, sessions-cancelled-call-holds-no-lock,
+            sessions-cancelled-create-is-whole-or-absent, sessions-conflict-leaves-nothing,
+            sessions-confusable-ids-stay-apart, sessions-count-follows-records, sessions-cut-anywhere-is-old-or-new,
             sessions-deep-nesting-comes-back, sessions-do-not-share, sessions-emptiness-comes-back,
-            sessions-equal-records-are-all-kept, sessions-expected-none-always-writes, sessions-expected-zero-means-absent,
+            sessions-equal-records-are-all-kept, sessions-errors-tell-the-truth, sessions-expected-none-always-writes,
+            sessions-expected-zero-means-absent, sessions-failed-write-is-of-unknown-outcome,
             sessions-first-version-can-be-given, sessions-first-version-is-drawn, sessions-floats-come-back,
-            sessions-follow-the-model, sessions-id-of-128-characters-works, sessions-input-is-not-kept,
-            sessions-integers-come-back, sessions-keys-come-back, sessions-long-text-comes-back,
-            sessions-namespaces-share-no-key, sessions-namespaces-write-their-own, sessions-no-update-is-lost,
-            sessions-no-update-is-lost-between-processes, sessions-one-of-many-creates, sessions-one-of-many-handles-wins,
-            sessions-one-of-many-processes-wins, sessions-one-of-many-tasks-wins, sessions-record-of-16-mib-comes-back,
-            sessions-record-over-the-limit-is-refused, sessions-refusal-names-the-place,
-            sessions-refused-batch-leaves-nothing, sessions-refused-write-creates-nothing, sessions-refuses-bad-state,
+            sessions-follow-the-model, sessions-hanging-call-can-be-cancelled, sessions-id-of-128-characters-works,
+            sessions-input-is-not-kept, sessions-integers-come-back, sessions-keys-come-back,
+            sessions-long-text-comes-back, sessions-namespaces-share-no-key, sessions-namespaces-write-their-own,
+            sessions-no-update-is-lost, sessions-no-update-is-lost-between-processes, sessions-one-of-many-creates,
+            sessions-one-of-many-handles-wins, sessions-one-of-many-processes-wins, sessions-one-of-many-tasks-wins,
+            sessions-record-of-16-mib-comes-back, sessions-record-over-the-limit-is-refused,
+            sessions-refusal-names-the-place, sessions-refused-batch-leaves-nothing,
+            sessions-refused-write-creates-nothing, sessions-refuses-bad-state,
             sessions-refuses-records-that-are-no-objects, sessions-refuses-what-is-not-json, sessions-safe-ids-are-ids,
             sessions-scope-is-set-once, sessions-scope-of-512-bytes-works, sessions-snapshot-is-taken-at-the-call,
             sessions-state-and-records-change-together, sessions-state-is-a-snapshot, sessions-state-is-replaced-whole,
-            sessions-store-works-after-errors, sessions-survives-reopening, sessions-text-comes-back,
-            sessions-times-come-from-the-clock, sessions-two-readers-one-writer, sessions-updated-never-goes-back,
-            sessions-version-is-at-least-one, sessions-version-never-repeats, sessions-whole-head-survives-reopening,
-            sessions-write-adds-one
+            sessions-store-works-after-errors, sessions-survives-power-loss, sessions-survives-reopening,
+            sessions-text-comes-back, sessions-times-come-from-the-clock, sessions-two-readers-one-writer,
+            sessions-typed-failure-passes-unchanged, sessions-updated-never-goes-back, sessions-version-is-at-least-one,
+            sessions-version-never-repeats, sessions-whole-head-survives-reopening, sessions-write-adds-one
         """
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
@@ -245,11 +251,12 @@ class SessionStore(Store):
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more.
         Cancelled: Written whole or not at all.
         Laws: sessions-append-goes-behind-a-replace, sessions-cancelled-replace-is-old-or-new,
-            sessions-emptied-is-not-absent, sessions-keep-beyond-the-end-conflicts, sessions-replace-adds-one,
-            sessions-replace-at-the-version-writes, sessions-replace-keeps-the-first, sessions-replace-keeps-the-rest,
-            sessions-replace-of-absent-conflicts, sessions-replace-refuses-another-version,
-            sessions-replace-shows-old-or-new, sessions-replace-survives-kill, sessions-replace-takes-a-snapshot,
-            sessions-replaced-stays-replaced, sessions-rewritten-names-the-last-replace
+            sessions-cut-anywhere-is-old-or-new, sessions-emptied-is-not-absent, sessions-keep-beyond-the-end-conflicts,
+            sessions-replace-adds-one, sessions-replace-at-the-version-writes, sessions-replace-costs-what-it-adds,
+            sessions-replace-keeps-the-first, sessions-replace-keeps-the-rest, sessions-replace-of-absent-conflicts,
+            sessions-replace-refuses-another-version, sessions-replace-shows-old-or-new, sessions-replace-survives-kill,
+            sessions-replace-takes-a-snapshot, sessions-replaced-stays-replaced,
+            sessions-rewritten-names-the-last-replace
         """
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
@@ -326,8 +333,9 @@ class SessionStore(Store):
         Cancelled: Changes nothing.
         Laws: sessions-bad-listings-are-refused, sessions-before-is-strict, sessions-cursor-outlives-its-handle,
             sessions-end-has-no-cursor, sessions-limit-zero-gives-nothing, sessions-listing-gives-exact-ids,
-            sessions-listing-holds-no-lock, sessions-listing-shows-the-head, sessions-namespaces-list-their-own,
-            sessions-no-cap-on-a-listing, sessions-order-by-creation, sessions-order-by-id, sessions-order-by-last-write,
+            sessions-listing-holds-no-lock, sessions-listing-moves-no-bodies, sessions-listing-shows-the-head,
+            sessions-namespaces-list-their-own, sessions-no-cap-on-a-listing, sessions-order-by-creation,
+            sessions-order-by-id, sessions-order-by-last-write, sessions-page-costs-its-limit,
             sessions-pages-give-each-key-once, sessions-pages-hold-under-writes, sessions-scope-filters-exactly,
             sessions-versions-agree
         """
