@@ -325,6 +325,47 @@ async def test_an_aborted_turn_takes_its_inputs_along(talk: Talk, policy: TurnPo
 
 
 @policies
+async def test_an_input_that_comes_when_the_turn_is_being_aborted_is_not_aborted(
+    talk: Talk, policy: TurnPolicy
+) -> None:
+    reached, cleaning = Gate(), Gate()
+
+    async def cleans_up() -> None:
+        try:
+            await reached()
+        finally:
+            await cleaning()
+
+    talk.in_tool = cleans_up
+    task = await begun(reached, talk.session().send("work"))
+    abort = asyncio.create_task(talk.session().abort())
+    await cleaning.reached.wait()
+    more = await joined(talk, "more", policy)
+    cleaning.opened.set()
+    assert await abort is True
+    assert (await task).finish_reason == "aborted"
+    assert (await more).text == "re: more"
+    assert await talk.texts() == ["more", "re: more"]
+
+
+@policies
+async def test_the_same_input_of_a_turn_that_fails_does_not_try_again(talk: Talk, policy: TurnPolicy) -> None:
+    gate = Gate()
+
+    async def fail() -> None:
+        await gate()
+        raise ValueError("no")
+
+    talk.after_delta = fail
+    task = await begun(gate, talk.session().send("hello"))
+    inputs = [await joined(talk, "more", policy, input_id="m") for _ in range(2)]
+    gate.opened.set()
+    outcomes = await asyncio.gather(task, *inputs, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [ValueError] * 3
+    assert len(talk.asked) == 1
+
+
+@policies
 async def test_a_joined_call_that_is_cancelled_leaves_its_input(talk: Talk, policy: TurnPolicy) -> None:
     gate = talk.in_tool = Gate()
     task = await begun(gate, talk.session().send("work"))
