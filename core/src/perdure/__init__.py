@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perdure.ownership import Lease
     from perdure.prune import PruneReport
     from perdure.runtime.agent import Agent
+    from perdure.runtime.compaction import Compaction, CompactionResult
     from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Message, ToolCall, Usage
     from perdure.runtime.results import PendingTurn, TurnResult
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _PLACES = {
     "Agent": "runtime.agent",
     "AgentStore": "bundle",
+    "Compaction": "runtime.compaction",
+    "CompactionResult": "runtime.compaction",
     "Lease": "ownership",
     "Limits": "runtime.limits",
     "Message": "runtime.messages",
@@ -61,6 +64,8 @@ def __dir__() -> list[str]:
 __all__ = [
     "Agent",
     "AgentStore",
+    "Compaction",
+    "CompactionResult",
     "Lease",
     "Limits",
     "Message",

@@ -23,7 +23,7 @@ from perdure.models import Model
 from perdure.ownership import Lease, Process
 from perdure.prune import PruneReport
 from perdure.runtime.agent import OnChange
-from perdure.runtime.compaction import CompactionResult, Summarize
+from perdure.runtime.compaction import Compaction, CompactionResult, Summarize
 from perdure.runtime.limits import Limits
 from perdure.runtime.messages import Given, Message
 from perdure.runtime.results import PendingTurn, TurnResult
@@ -288,6 +288,7 @@ class Agent:
         turn_policy: TurnPolicy = "wait",
         busy_timeout: timedelta | None = None,
         limits: Limits | None = None,
+        compaction: Compaction | None = None,
     ) -> Session:
         """Return a conversation; nothing is read or written yet."""
     def run(self, given: Given, /, *, run_id: str | None = None) -> TurnResult:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import CheckpointHead, CheckpointInfo
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
+    from perdure.runtime.compaction import Compaction
     from perdure.runtime.messages import Given
     from perdure.runtime.turns import TurnPolicy
 
@@ -117,6 +118,7 @@ class Agent:
         turn_policy: TurnPolicy = "wait",
         busy_timeout: timedelta | None = None,
         limits: Limits | None = None,
+        compaction: Compaction | None = None,
     ) -> Session:
         """Return a conversation; nothing is read or written yet.
 
@@ -129,6 +131,7 @@ class Agent:
                 have not started are not run, and a request of the model that has brought nothing yet is made again.
             busy_timeout: How long an input waits while another process runs the conversation; `None`: not at all.
             limits: What the conversation may spend in all its turns.
+            compaction: When to compact the transcript before a turn, and how; `None`: only when `compact` is called.
 
         Raises:
             InvalidIdError: The id breaks its rule.
@@ -143,6 +146,7 @@ class Agent:
             turn_policy=turn_policy,
             busy_timeout=busy_timeout,
             limits=limits,
+            compaction=compaction,
         )
 
     async def run(self, given: Given, /, *, run_id: str | None = None) -> TurnResult:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from perdure.listening import Channel
     from perdure.runtime.agent import Agent
     from perdure.runtime.pending import PendingTurns
+    from perdure.runtime.runner import Sink
     from perdure.runtime.transcript import TranscriptView
 
 Summarize: TypeAlias = Callable[[Sequence[Message]], str | Awaitable[str]]
@@ -138,7 +139,12 @@ async def compact(
 
 
 async def compact_if_due(
-    journal: PendingTurns, view: TranscriptView, channel: Channel, found: Checkpoint | None, policy: Compaction
+    journal: PendingTurns,
+    view: TranscriptView,
+    channel: Channel,
+    found: Checkpoint | None,
+    policy: Compaction,
+    sink: Sink | None = None,
 ) -> bool:
     """Compact a conversation before a new turn, once for each input, if a policy asks for it and it can be done.
 
@@ -148,6 +154,7 @@ async def compact_if_due(
         channel: Who hears of it.
         found: The turn journal, as it was read: idle or absent.
         policy: When, and how.
+        sink: The stream that shows what becomes of the input.
 
     Returns:
         Whether the turn journal must be read again, since it may have been written to.
@@ -156,7 +163,7 @@ async def compact_if_due(
     if not due(view.records, policy):
         return False
     with contextlib.suppress(VersionConflictError):  # somebody else was first
-        await Compactor(journal.agent, journal.store, view, channel, policy).run_if_possible(found)
+        await Compactor(journal.agent, journal.store, view, channel, policy, sink).run_if_possible(found)
     return True
 
 
@@ -173,11 +180,24 @@ async def _without_turn(journal: PendingTurns) -> Checkpoint | None:
         await journal.finish(found)
 
 
+def require_able(store: AgentStore, options: CompactionOptions) -> None:
+    """Raise `UnsupportedOperationError` if a store cannot compact so."""
+    store.sessions.require("replace")
+    if options.archive:
+        store.sessions.require("delete")
+
+
 class Compactor:
     """Compacts one conversation once. Make one for each attempt."""
 
     def __init__(
-        self, agent: Agent, store: AgentStore, view: TranscriptView, channel: Channel, options: CompactionOptions
+        self,
+        agent: Agent,
+        store: AgentStore,
+        view: TranscriptView,
+        channel: Channel,
+        options: CompactionOptions,
+        sink: Sink | None = None,
     ) -> None:
         """Look at what the store can; nothing is read yet.
 
@@ -187,19 +207,19 @@ class Compactor:
             view: Of the session.
             channel: Who hears of it.
             options: How.
+            sink: The stream that shows it, if one does.
 
         Raises:
             UnsupportedOperationError: The session store cannot replace, or cannot delete, which an archive needs.
         """
-        store.sessions.require("replace")
-        if options.archive:
-            store.sessions.require("delete")
+        require_able(store, options)
         self.agent = agent
         self.store = store
         self.view = view
         self.channel = channel
         self.id = view.session_id
         self.options = options
+        self._sink = sink
         self._archive = ArchiveWriter(store, self.id)
         self._failed_to_summarise = False
         self._may_have_replaced = False
@@ -222,7 +242,7 @@ class Compactor:
         if await self.view.refresh() is None or split(self.view.records, self.options.keep) is None:
             return NOTHING
         with await Claim.take(self.store, self.id, found, "compacting", archive=self.options.archive) as claim:
-            self.channel.emit(CompactionStarted, None)
+            self.channel.emit(CompactionStarted, None, self._sink)
             try:
                 done = await self._claimed(claim)
             except Exception as error:
@@ -242,7 +262,9 @@ class Compactor:
             return NOTHING
 
     def _tell(self, done: CompactionResult, error: str | None) -> None:
-        self.channel.emit(CompactionDone, None, replaced=done.replaced, archive_id=done.archive_id, error=error)
+        self.channel.emit(
+            CompactionDone, None, self._sink, replaced=done.replaced, archive_id=done.archive_id, error=error
+        )
 
     async def _claimed(self, claim: Claim) -> CompactionResult:
         try:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.listening import Channel
     from perdure.runtime.agent import Agent
+    from perdure.runtime.compaction import Compaction
     from perdure.runtime.limits import Limits
     from perdure.runtime.transcript import TranscriptView
 
@@ -24,6 +25,7 @@ class Dialogue:
         channel: Who hears of them.
         view: The transcript; `None` of a run without a session.
         limits: What the conversation may spend.
+        compaction: When and how its transcript is compacted before a turn; `None`: not by itself.
     """
 
     agent: Agent
@@ -32,3 +34,4 @@ class Dialogue:
     channel: Channel
     view: TranscriptView | None = None
     limits: Limits | None = None
+    compaction: Compaction | None = None

@@ -24,7 +24,7 @@ from perdure.errors import (
 from perdure.events import RunDone
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.clearing import clear
-from perdure.runtime.compaction import CompactionOptions, CompactionResult, Summarize, compact
+from perdure.runtime.compaction import Compaction, CompactionOptions, CompactionResult, Summarize, compact, require_able
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.history import fork, forked, whole_history
 from perdure.runtime.messages import Message, Usage, as_messages
@@ -69,6 +69,7 @@ class Session:
         turn_policy: TurnPolicy = "wait",
         busy_timeout: timedelta | None = None,
         limits: Limits | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         self.id = check_session_id(session_id)
         self.agent = agent
@@ -78,10 +79,17 @@ class Session:
             raise InvalidArgumentError("turn_policy", f"must be one of {', '.join(get_args(TurnPolicy))}")
         if busy_timeout is not None and (type(busy_timeout) is not timedelta or busy_timeout < timedelta(0)):
             raise InvalidArgumentError("busy_timeout", "must be a timedelta of 0 or more, or None")
-        self._options: dict[str, Any] = {"turn_policy": turn_policy, "busy_timeout": busy_timeout, "limits": limits}
+        if compaction is not None:
+            require_able(store, compaction)
+        self._options: dict[str, Any] = {
+            "turn_policy": turn_policy,
+            "busy_timeout": busy_timeout,
+            "limits": limits,
+            "compaction": compaction,
+        }
         self._view = TranscriptView(store.sessions, session_id)
         self._channel = store.channels.of(session_id, session_id, store.clock)
-        dialogue = Dialogue(agent, store, session_id, self._channel, self._view, limits)
+        dialogue = Dialogue(agent, store, session_id, self._channel, self._view, limits, compaction)
         self._turns = Turns(dialogue, self._view, self.scope, turn_policy, busy_timeout)
         self._journal = self._turns.journal
 

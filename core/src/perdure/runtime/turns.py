@@ -21,6 +21,7 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.owned_journal import OwnedJournal, OwnershipLostError
+from perdure.runtime.compaction import compact_if_due
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.pending import PendingTurns, waiting_result
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
+    from perdure.runtime.compaction import Compaction
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.messages import Message
     from perdure.runtime.runner import Sink
@@ -178,6 +180,7 @@ class Turns:
     # --- starting a turn ---
 
     async def _start(self, call: Call) -> TurnResult:
+        looked = False
         while True:
             if call.aborted:
                 raise asyncio.CancelledError  # whoever gave the input has left, and waits for no turn of a rival
@@ -188,6 +191,10 @@ class Turns:
                 if ended is not None:
                     return ended
             await self._require_unspent()
+            if not looked and self.dialogue.compaction is not None:
+                looked = True
+                if await self._compacted(found, self.dialogue.compaction, call.sink):
+                    continue
             call.opening = True
             try:
                 await self._create()
@@ -202,6 +209,10 @@ class Turns:
             runner = Runner(self.dialogue, journal, state, call.sink)
             call.runs(runner)
             return await runner.run()
+
+    async def _compacted(self, found: Checkpoint | None, policy: Compaction, sink: Sink | None) -> bool:
+        """Compact the conversation if that is due; return whether the journal must be read again."""
+        return await compact_if_due(self.journal, self.view, self.dialogue.channel, found, policy, sink)
 
     async def _landed(self, call: Call, unknown: OutcomeUnknownError) -> TurnResult:
         """Look for a turn whose opening may have been written; it is never opened a second time."""
