@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -616,21 +617,26 @@ async def test_steering_beside_a_call_that_waits_for_a_decision(talk: Talk) -> N
 @pytest.mark.parametrize("decided", [False, True])
 async def test_steering_while_the_turn_is_being_set_to_wait(store: AgentStore, decided: bool) -> None:
     """The input is journaled before the head says that the turn waits: so the turn does not wait."""
-    interception, held = Interception(), Gate()
+    interception, asking, queueing = Interception(), Gate(), Gate()
     talk = Talk(another(store, interception))
 
-    async def after(call: Call) -> None:
+    async def before(call: Call) -> None:
         items = [item for operation in call.operations for item in getattr(operation, "items", ())]
-        if any(b'"approval-requested"' in item for item in items) and not held.reached.is_set():
-            if decided:
-                (approval,) = (await store.approvals.list()).items
-                await store.approvals.decide(approval.id, approved=True)
-            await held()
+        if any(b'"approval-requested"' in item for item in items):
+            await asking()
+        if any(b'"input-queued"' in item for item in items):
+            await queueing()
 
-    interception.after = after
-    task = await begun(held, talk.session().send("sign"))
+    interception.before = before
+    task = await begun(asking, talk.session().send("sign"))
     more = await joined(talk, "more", "steer")  # its write stands right behind
-    held.opened.set()
+    asking.opened.set()
+    await queueing.reached.wait()
+    await settled(task)
+    if decided:
+        (approval,) = (await store.approvals.list()).items
+        await store.approvals.decide(approval.id, approved=True)
+    queueing.opened.set()
     result = await task
     assert await more == result
     assert result.finish_reason == "stop"
@@ -671,21 +677,34 @@ async def test_an_owner_that_is_cancelled_while_it_learns_that_it_shall_not_wait
 
 
 async def test_steering_right_before_a_call_starts(store: AgentStore) -> None:
-    """What is journaled before the call's start keeps it from starting."""
-    interception, held = Interception(), Gate()
+    """What is journaled before the call's start keeps it from starting, also if that stands in line already."""
+    interception, responding, queueing = Interception(), Gate(), Gate()
     talk = Talk(another(store, interception))
 
-    async def after(call: Call) -> None:
+    async def before(call: Call) -> None:
         items = [item for operation in call.operations for item in getattr(operation, "items", ())]
-        if any(b'"model"' in item for item in items) and not held.reached.is_set():
-            await held()
+        if any(b'"model"' in item for item in items) and not responding.opened.is_set():
+            await responding()
+        if any(b'"input-queued"' in item for item in items):
+            await queueing()
 
-    interception.after = after
-    task = await begun(held, talk.session().send("work"))
+    interception.before = before
+    task = await begun(responding, talk.session().send("work"))
     more = await joined(talk, "more", "steer")
-    held.opened.set()
+    responding.opened.set()
+    await queueing.reached.wait()
+    await settled(task)  # it stands behind the input
+    queueing.opened.set()
     assert await more == await task
     assert talk.ran == []
+    assert "tool-started" not in kinds_written(interception)
+
+
+def kinds_written(interception: Interception) -> list[str]:
+    """Return the kinds of the entries that a process has written."""
+    operations = [operation for call in interception.calls for operation in call.operations]
+    items = [item for operation in operations for item in getattr(operation, "items", ())]
+    return [json.loads(item).get("kind", "") for item in items]
 
 
 @pytest.mark.parametrize("in_doubt", ["ask", "rerun", "fail"])
@@ -898,6 +917,20 @@ async def test_a_turn_that_another_host_has_dropped_took_its_inputs_along(
     with pytest.raises(SessionConflictError):
         await more
     assert await sleeper.texts() == []
+
+
+async def test_an_input_of_a_turn_that_was_lost_opens_one(store: AgentStore) -> None:
+    """The one who runs the turn does not know yet that it was dropped; the input finds out."""
+    sleeper = Talk(another(store, process=elsewhere()))
+    gate = sleeper.in_tool = Gate()
+    task = await begun(gate, sleeper.session().send("work"))
+    assert await Talk(store).session().discard_pending(force=True)
+    more = await joined(sleeper, "more", "queue")
+    gate.opened.set()
+    with pytest.raises(SessionConflictError):
+        await task
+    assert (await more).text == "re: more"
+    assert await sleeper.texts() == ["more", "re: more"]
 
 
 async def test_an_input_of_a_turn_that_another_host_has_saved(store: AgentStore, clock: ManualClock) -> None:
