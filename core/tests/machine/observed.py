@@ -1,0 +1,191 @@
+"""What the stores hold, read plainly: no part of the runtime is asked what it makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.backend import JournalStores
+from perdure.contracts.approvals import Approval
+from perdure.contracts.checkpoints import Checkpoint
+from perdure.contracts.sessions import Transcript
+
+SESSION: Final = "s"
+CLAIMS: Final = ("discarding", "clearing", "compacting", "deleting", "copying")
+
+
+@dataclass(frozen=True)
+class State:
+    """A conversation as far as promises go.
+
+    Attributes:
+        exists: Whether there is a transcript.
+        turns: The inputs of each turn in the transcript.
+        open: The inputs in the turn journal, in order.
+        claim: What is being done to the conversation as a whole.
+        finished: Whether the open turn has ended and is to be saved.
+    """
+
+    exists: bool = False
+    turns: tuple[tuple[str, ...], ...] = ()
+    open: tuple[str, ...] = ()
+    claim: str | None = None
+    finished: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is half done."""
+        return self.claim is None and not self.finished
+
+
+@dataclass
+class CallSeen:
+    """What the journal says of a call."""
+
+    tool: str
+    arguments: dict[str, Any]
+    starts: int = 0
+    failures: int = 0
+    answered: bool = False
+    applied: set[str] = field(default_factory=set)
+
+
+@dataclass
+class StepSeen:
+    """What the journal says of a response."""
+
+    inputs: int
+    calls: list[CallSeen]
+
+
+@dataclass
+class TurnSeen:
+    """What the journal says of the open turn."""
+
+    run_id: str
+    texts: list[str]
+    steps: list[StepSeen] = field(default_factory=list)
+    steered: set[int] = field(default_factory=set)
+    status: str = "in-progress"
+    failed: bool = False
+    waits_for: tuple[str, ...] = ()
+    saved: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its inputs."""
+        return tuple(text.partition(":")[0] for text in self.texts)
+
+    @property
+    def is_unknowable(self) -> bool:
+        """Whether nobody can tell what became of a call, and the turn can only be dropped."""
+        calls = self.steps[-1].calls if self.steps else []
+        return any(call.tool == "pay" and call.starts > call.failures and not call.answered for call in calls)
+
+    @property
+    def taken(self) -> int:
+        """How many of its inputs a response has followed; the first is always one."""
+        return self.steps[-1].inputs if self.steps else 1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that the stores hold of the conversation."""
+
+    transcript: Transcript | None
+    journal: Checkpoint | None
+    approvals: dict[str, Approval]
+    state: State
+    turn: TurnSeen | None
+
+    @property
+    def owner(self) -> str | None:
+        """Who owns the turn journal."""
+        return None if self.journal is None else self.journal.head.owner
+
+    @property
+    def is_void(self) -> bool:
+        """Whether a clearing that was cut short cannot be gone on with: the transcript has another version by now."""
+        if self.journal is None or self.transcript is None or self.state.claim != "clearing":
+            return False
+        named = [entry["session_version"] for entry in self.journal.entries if entry["kind"] == "claim"][-1]
+        return bool(self.transcript.rewritten <= named != self.transcript.version)
+
+    @property
+    def records(self) -> Sequence[dict[str, Any]]:
+        """The records of the transcript."""
+        return () if self.transcript is None else self.transcript.records
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs in the transcript."""
+        return list(dict.fromkeys(record["run_id"] for record in self.records))
+
+
+async def observe(stores: JournalStores) -> Seen:
+    """Read everything."""
+    transcript = await stores.sessions.load(SESSION)
+    journal = await stores.checkpoints.load(SESSION)
+    approvals = {approval.id: approval for approval in (await stores.approvals.list(session_id=SESSION)).items}
+    turn = None if journal is None else _turn(journal)
+    records = () if transcript is None else transcript.records
+    if turn is not None:
+        turn.saved = any(record["run_id"] == turn.run_id for record in records)
+    return Seen(transcript, journal, approvals, _state(transcript, journal, turn), turn)
+
+
+def _state(transcript: Transcript | None, journal: Checkpoint | None, turn: TurnSeen | None) -> State:
+    turns: dict[str, list[str]] = {}
+    for record in () if transcript is None else transcript.records:
+        names = turns.setdefault(record["run_id"], [])
+        if record["message"]["role"] == "user":
+            names.append(record["input_id"])
+    status = "idle" if journal is None else journal.head.status
+    return State(
+        exists=transcript is not None,
+        turns=tuple(map(tuple, turns.values())),
+        open=() if turn is None else turn.names,
+        claim=status if status in CLAIMS else None,
+        finished=turn is not None and turn.status == "finished",
+    )
+
+
+def _turn(journal: Checkpoint) -> TurnSeen | None:
+    if not any(entry["kind"] == "input" for entry in journal.entries):
+        return None
+    head = journal.head
+    turn = TurnSeen(head.run_id or "", [], status=head.status, failed=head.failed, waits_for=tuple(head.approval_ids))
+    for entry in journal.entries:
+        _read(turn, entry)
+    if head.status not in CLAIMS:
+        turn.status = head.status
+    return turn
+
+
+def _read(turn: TurnSeen, entry: dict[str, Any]) -> None:
+    kind = entry["kind"]
+    if kind in ("input", "input-queued"):
+        if entry.get("steer"):
+            turn.steered.add(len(turn.texts))
+        turn.texts.append(entry["messages"][0]["content"])
+    elif kind == "model":
+        calls = [CallSeen(call["name"], call["arguments"]) for call in entry["message"].get("tool_calls", ())]
+        turn.steps.append(StepSeen(entry["inputs"], calls))
+    elif kind == "claim":
+        turn.status = entry["was"]
+    elif kind in ("tool-started", "tool-failed", "tool", "approval-applied"):
+        _note(turn.steps[entry["step"]].calls[entry["call"]], kind, entry)
+
+
+def _note(call: CallSeen, kind: str, entry: dict[str, Any]) -> None:
+    call.starts += kind == "tool-started"
+    call.failures += kind == "tool-failed"
+    call.answered = call.answered or kind == "tool"
+    if kind == "approval-applied":
+        call.applied.add(entry["approval_id"])
+
+
+def fresh(texts: Sequence[str]) -> TurnSeen:
+    """Return a turn of which nothing but its inputs is recorded."""
+    return TurnSeen("", list(texts))
