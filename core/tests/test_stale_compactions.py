@@ -5,6 +5,7 @@ And removals that sleep: they take nothing that is later than they are.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ from core.tests.processes import another, dead, die_at, everything
 from perdure import AgentStore
 from perdure.archives import archive_id, archive_state
 from perdure.conversation import Claim, settle
-from perdure.errors import SessionConflictError
+from perdure.errors import OutcomeUnknownError, SessionConflictError, StoreUnavailableError
 from perdure_conformance.interception import Call, Died, Interception
 
 pytestmark = pytest.mark.anyio
@@ -254,3 +255,40 @@ async def test_a_deletion_that_died_while_taking_them_along(store: AgentStore) -
         await session(store).pending()
         assert await everything(store) == NOTHING
         await compacted_with_archives(store, 2)
+
+
+async def test_a_rival_that_rewrites_at_the_version_of_a_lost_write_is_not_taken_for_us(store: AgentStore) -> None:
+    await lived(store)
+
+    async def before(call: Call) -> None:
+        if call.number == 6:  # the replace
+            await store.sessions.replace("s", [], expected_version=None, keep=7)
+            raise OutcomeUnknownError("replace", "s")
+
+    with pytest.raises(SessionConflictError):
+        await FULL(another(store, Interception(before=before)))
+    assert (await texts(store), await archives(store), await status(store)) == (said(4)[:7], [], "idle")
+
+
+@pytest.mark.parametrize("second", ["unknown", "unavailable", "cancelled"])
+async def test_a_replace_that_lands_after_everybody_has_gone(store: AgentStore, second: str) -> None:
+    """While it may still land, its archive stays: whoever undoes the claim moves the session's version first."""
+    await lived(store)
+    sent: list[Any] = []
+
+    async def before(call: Call) -> None:
+        if "Replace sessions" not in str(call):
+            return
+        sent.extend(call.operations)
+        if second == "cancelled":
+            raise asyncio.CancelledError
+        if len(sent) == 2 and second == "unavailable":
+            raise StoreUnavailableError("replace", "s")
+        raise OutcomeUnknownError("replace", "s")
+
+    with pytest.raises(asyncio.CancelledError if second == "cancelled" else OutcomeUnknownError):
+        await FULL(another(store, Interception(before=before)))
+    assert (await status(store), len(await archives(store))) == ("compacting", 1)
+    await store.sessions.journal.write(sent[:1])  # type: ignore[attr-defined]  # reason: of the fixture
+    assert await session(store).pending() is None
+    assert (await heard(store), len(await archives(store)), await status(store)) == (said(4), 1, "idle")
