@@ -187,12 +187,14 @@ async def test_a_fault_at_every_write(store: AgentStore, outcome: str, begun: bo
             return
 
 
-async def test_the_time_that_a_submission_waits_is_not_spent(store: AgentStore, clock: ManualClock) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+async def test_the_time_that_a_submission_waits_is_not_spent(store: AgentStore, clock: ManualClock, dies: bool) -> None:
     desk = Desk(store, limits=Limits(max_seconds=60))
     await desk.session().submit("hello")
     clock.advance(timedelta(hours=8))
-    await die_at(store, 1, lambda used: Desk(used, limits=Limits(max_seconds=60)).session().resume())
-    clock.advance(timedelta(hours=8))
+    if dies:
+        await die_at(store, 1, lambda used: Desk(used, limits=Limits(max_seconds=60)).session().resume())
+        clock.advance(timedelta(hours=8))
     result = await desk.session().resume()
     assert result is not None
     assert (result.finish_reason, result.text) == ("stop", "re: hello")
