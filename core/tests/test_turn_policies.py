@@ -869,7 +869,7 @@ async def test_no_accepted_input_is_lost_when_the_recovery_dies_too(
             await store.delete_session("s")
             if len(recovery.calls) < second:
                 break
-    assert runs > 8
+    assert runs > 5
 
 
 async def test_an_input_that_was_not_taken_is_not_kept(store: AgentStore) -> None:
