@@ -247,6 +247,25 @@ async def test_heartbeats_renew_and_are_skipped_when_not_due(store: AgentStore, 
     assert (found.version, found.head.lease_expires_at) == (before + 1, clock.now() + Lease().length)
 
 
+async def test_a_cancellation_while_heartbeats_end_is_not_swallowed(store: AgentStore) -> None:
+    """The end of the task that renews the lease is not taken for that of the task that held it."""
+    owned = await take(store)
+    held, may_end = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with owned.heartbeat(lambda: None):
+            held.set()
+            await may_end.wait()
+
+    task = asyncio.create_task(hold())
+    await held.wait()
+    may_end.set()
+    await asyncio.sleep(0)  # now it waits for the heartbeats to end
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 # --- to the end ---
 
 

@@ -212,8 +212,9 @@ class OwnedJournal:
             yield
         finally:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])  # not the task itself: its end must not be taken for that of whoever waits
+            if not task.cancelled():
+                task.result()
 
     async def beat(self) -> None:
         """Renew the lease, unless another append did so lately."""
