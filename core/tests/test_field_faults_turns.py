@@ -8,10 +8,11 @@ from collections import Counter
 import pytest
 from core.tests.processes import another, dead, die_at
 
-from perdure import Agent, AgentStore, PendingTurn, ToolCall, TurnResult, tool
+from perdure import Agent, AgentStore, Limits, PendingTurn, ToolCall, TurnResult, tool
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     OutcomeUnknownError,
+    RecordTooLargeError,
     SessionBusyError,
     StoreUnavailableError,
 )
@@ -187,3 +188,54 @@ async def test_a_pending_approval_is_seen_in_any_order_of_writes(any_store: Agen
         assert result is None or result.approval_ids == pending.approval_ids
         assert len(pending.approval_ids) == 1
         await any_store.delete_session("s")
+
+
+@pytest.mark.parametrize("limit", [1000, 1200])
+async def test_what_is_journaled_can_be_saved(store: AgentStore, limit: int) -> None:
+    """B121: a result that the turn journal could hold and the transcript could not would keep the turn for good."""
+    store.sessions.bind(max_record=1000)
+    store.checkpoints.bind(max_record=limit)
+    answers: set[bool] = set()
+    for size in range(400, 1000, 17):
+
+        @tool(idempotent=True)
+        def look(size: int = size) -> str:
+            return "x" * size
+
+        model = ScriptedModel([[ToolCall("c1", "look")], "done"])
+        session = Agent(model=model, tools=[look], store=store, limits=Limits(max_steps=1)).session()
+        result = await session.send("go")
+        assert result.messages[-1].is_error == result.messages[-1].text.startswith("the tool ran, but what it said")
+        assert (await session.pending(), len(await session.load())) == (None, 3)
+        answers.add(result.messages[-1].is_error)
+    assert answers == {False, True}
+
+
+@pytest.mark.parametrize("limit", [1000, 1200])
+async def test_a_response_that_could_not_be_saved_is_not_journaled(store: AgentStore, limit: int) -> None:
+    """B121: its calls would run, and the turn could never be saved."""
+    store.sessions.bind(max_record=1000)
+    store.checkpoints.bind(max_record=limit)
+    ran: list[str] = []
+    refused = saved = 0
+
+    @tool
+    def look(what: str) -> str:
+        ran.append(what)
+        return "seen"
+
+    for size in range(100, 1000, 17):
+        ran.clear()
+        model = ScriptedModel([[ToolCall("c1", "look", {"what": "x" * size})], "done"])
+        session = Agent(model=model, tools=[look], store=store).session()
+        try:
+            await session.send("go")
+        except RecordTooLargeError:
+            assert await session.discard_pending() is True
+            assert not ran
+            refused += 1
+        else:
+            assert (await session.pending(), len(ran)) == (None, 1)
+            saved += 1
+    assert refused
+    assert saved

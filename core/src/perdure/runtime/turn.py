@@ -40,7 +40,7 @@ from perdure.runtime.tools import (
     ToolResultError,
     as_text,
 )
-from perdure.runtime.turn_state import CallState, Step, entry
+from perdure.runtime.turn_state import CallState, Step, entry, largest_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -199,7 +199,7 @@ class Turn:
         """Return the response's entry, which holds what is gated, and at once the answers to calls that cannot run."""
         said = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata).to_record()
         # Of bytes, not of the model's objects, which it may go on changing.
-        record = decode_object(encode_object(said, "response", self.store.checkpoints.max_record), "response")
+        record = decode_object(self._fitting(said, "response"), "response")
         message = Message.from_record(record)
         gated: list[int] = []
         answers: list[Record] = []
@@ -215,6 +215,13 @@ class Turn:
         usage = response.usage.to_record()
         recorded = entry("model", self.now(), message=record, usage=usage, gated=gated, inputs=inputs)
         return [recorded, *answers]
+
+    def _fitting(self, message: Record, where: str) -> bytes:
+        """Return a message as bytes, or raise: one that is journaled and cannot be saved would stop the turn for good."""
+        if self.journal.head.session_id is not None:
+            saved = largest_record(self.state.run_id, self.now(), message)
+            encode_object(saved, where, self.store.sessions.max_record)
+        return encode_object(message, where, self.store.checkpoints.max_record)
 
     # --- the calls of a response ---
 
@@ -475,9 +482,10 @@ class Turn:
 
     def _kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
         """Return what a tool said as an answer; one that cannot be stored becomes an error that says that it ran."""
-        answer = self._answer(call, text, is_error=is_error)
+        answer, where = self._answer(call, text, is_error=is_error), f"the result of {call.call.name}"
         try:
-            encode_object(answer, f"the result of {call.call.name}", self.store.checkpoints.max_record)
+            encode_object(answer, where, self.store.checkpoints.max_record)
+            self._fitting(answer["message"], where)
         except (NotJsonError, RecordTooLargeError) as error:
             return self._answer(call, f"the tool ran, but what it said cannot be stored: {error}", is_error=True)
         return answer

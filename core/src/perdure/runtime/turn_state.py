@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from perdure.contracts.records import Record
 
 ENTRY_VERSION: Final = 1
+_MANY: Final = 10**18
+_LONG: Final = 1.7976931348623157e308
+"""Numbers that take as much room as any: no turn that fits shall lack the room for what it has spent."""
 
 
 def entry(kind: str, at: str, **fields: Any) -> Record:
@@ -302,6 +305,13 @@ class TurnState:
 
     def _on_finished(self, item: Record) -> None:
         self.finish_reason = item["finish_reason"]
+
+
+def largest_record(run_id: str, at: str, message: Record) -> Record:
+    """Return a message as the largest record of the transcript that it can become: the last one of its turn."""
+    usage = Usage(_MANY, _MANY, _MANY, _LONG)
+    last = {"finish_reason": "max-steps", "usage": usage.to_record(), "spent": Spent(usage, _MANY, _LONG).to_record()}
+    return message_record(run_id, at, message) | last
 
 
 def kept_result(found: Checkpoint) -> TurnResult:
