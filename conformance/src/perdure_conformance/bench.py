@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.manual_clock import ManualClock
 from perdure_conformance.processes import Worker
+from perdure_conformance.recording import CallLog, record
 from perdure_conformance.target import Place, Target
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Bench:
         place: The fresh place.
         clock: The clock of every store that the bench opens.
         store: The store at the place, open.
+        log: What was asked of the stores so far, and what came.
     """
 
     store: Stores
@@ -42,6 +44,8 @@ class Bench:
         self._directory = directory
         self._open: list[Stores] = []
         self._workers: list[Worker] = []
+        self._opened = 0
+        self.log = CallLog()
         self.place = self.another_place()
 
     # --- places and handles ---
@@ -70,8 +74,18 @@ class Bench:
             raise NotRunError("the target opens no second namespace")
         if "max_record" in changes and not self.target.limits:
             raise NotRunError("the target takes no limit of a record")
-        opened = await self.target.opener(replace(place or self.place, **changes), self.clock)
+        located = replace(place or self.place, clock=self.clock, **changes)
+        self._opened += 1
+        name = "store" if self._opened == 1 else f"store{self._opened}"
+        noted = self.log.begin(f"{name} = open({_differs(located, self.place)})")
+        try:
+            opened = await self.target.opener(located, self.clock)
+        except BaseException as error:
+            noted.failed(error)
+            raise
+        noted.answer = "opened"
         self._open.append(opened)
+        record(opened, name, self.log)
         return opened
 
     async def reopen(self) -> Stores:
@@ -105,7 +119,9 @@ class Bench:
             raise NotRunError("the target names no URL by which another process can open the place")
         url = self.target.url(place or self.place)
         started = list(await asyncio.gather(*(Worker.start(url) for _ in range(count))))
-        self._workers += started
+        for worker in started:
+            self._workers.append(worker)
+            worker.log, worker.name = self.log, f"process{len(self._workers)}"
         return started
 
     async def worker(self) -> Worker:
@@ -132,3 +148,14 @@ class Bench:
         """Return what a part declares."""
         declared: Capabilities = getattr(self.store, part).capabilities
         return declared
+
+
+def _differs(place: Place, own: Place) -> str:
+    """Say how a place differs from the law's own, as the arguments of an opening."""
+    said = [] if place.name == own.name else [f"place={place.name!r}"]
+    said += [
+        f"{name}={getattr(place, name)!r}"
+        for name in ("namespace", "max_record")
+        if getattr(place, name) != getattr(own, name)
+    ]
+    return ", ".join(said)

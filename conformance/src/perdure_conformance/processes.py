@@ -10,6 +10,7 @@ from asyncio.subprocess import PIPE, Process
 from typing import Any
 
 from perdure_conformance.checks import broken
+from perdure_conformance.recording import CallLog
 
 LINE_LIMIT = 64 * 1024 * 1024
 
@@ -20,6 +21,8 @@ class Worker:
     def __init__(self, process: Process) -> None:
         """Wrap a running process; use `start`."""
         self.process = process
+        self.name = "process"
+        self.log = CallLog()
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -45,11 +48,18 @@ class Worker:
             What the call answered, as JSON; an error is `{"error": <its class>, ...}`.
         """
         async with self._turn:
-            self.send(command, **arguments)
-            return await self.read_line(command)
+            noted = self.log.call(f"{self.name}.{command}", (), arguments)
+            self._write(command, arguments)
+            answer = await self.read_line(command)
+            noted.answered(answer)
+            return answer
 
     def send(self, command: str, **arguments: Any) -> None:
         """Tell the process what to do, without waiting for it."""
+        self.log.call(f"{self.name}.{command}", (), arguments).answer = "not waited for"
+        self._write(command, arguments)
+
+    def _write(self, command: str, arguments: dict[str, Any]) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"command": command, **arguments}).encode() + b"\n")
 
@@ -64,6 +74,7 @@ class Worker:
     async def kill(self) -> None:
         """Kill the process as `kill -9` does."""
         if self.process.returncode is None:
+            self.log.begin(f"{self.name} is killed")
             self.process.kill()
         await self.process.communicate()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import hypothesis
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.laws.register import Law, LawFunction, all_laws
+from perdure_conformance.recording import RecordedCall
 from perdure_conformance.target import Target
 
 GRACE = 10.0
@@ -34,6 +36,21 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """How a law came to fail.
+
+    Attributes:
+        calls: The last calls that it made, in order.
+        left_out: How many calls came before those.
+        case: The drawn case that it failed on, the smallest that was found; a tuple of none or one.
+    """
+
+    calls: tuple[RecordedCall, ...] = ()
+    left_out: int = 0
+    case: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of one law on one target.
 
@@ -43,6 +60,7 @@ class Verdict:
         outcome: What became of it. Only a law that ran can pass.
         message: What was expected and what came, or why it did not run; empty if it passed.
         seconds: How long it took.
+        trace: How it came to fail; empty if it did not.
     """
 
     law: Law
@@ -50,6 +68,7 @@ class Verdict:
     outcome: Outcome
     message: str
     seconds: float
+    trace: Trace = Trace()
 
     def __str__(self) -> str:
         """Say it in one paragraph."""
@@ -86,22 +105,41 @@ def all_held(verdicts: Sequence[Verdict]) -> bool:
     return bool(ran) and all(verdict.outcome is Outcome.PASSED for verdict in ran)
 
 
-def run_law(target: Target, law: Law, *, seed: int | None = None, examples: int | None = None) -> Verdict:
-    """Try one law on a target, in a thread that is left behind if the store blocks it."""
+def run_law(
+    target: Target,
+    law: Law,
+    *,
+    seed: int | None = None,
+    examples: int | None = None,
+    time_left: float = math.inf,
+) -> Verdict:
+    """Try one law on a target, in a thread that is left behind if the store blocks it.
+
+    Args:
+        target: The store under test.
+        law: The law.
+        seed: For a law that draws cases; `None`: the same cases each time.
+        examples: How many cases such a law draws; `None`: as many as it says.
+        time_left: After how many seconds the law is cut, and counts as not run.
+    """
     began = time.perf_counter()
     told: list[tuple[Outcome, str]] = []
     with tempfile.TemporaryDirectory(prefix="perdure-laws-", ignore_cleanup_errors=True) as directory:
         trial = _Trial(target, law, Path(directory), seed, examples or law.examples)
         thread = threading.Thread(target=lambda: told.append(trial.run()), name=f"law {law.id}", daemon=True)
         thread.start()
-        thread.join(law.timeout + GRACE)
+        patience = law.timeout + GRACE
+        thread.join(min(patience, time_left))
+        if not told and time_left < patience:
+            told.append((Outcome.NOT_RUN, "it was cut: the time of the check was over"))
         if not told:
             told.append((Outcome.FAILED, f"the store blocked its event loop for more than {law.timeout:g} seconds"))
     outcome, message = told[0]
-    return Verdict(law, target.name, outcome, message, time.perf_counter() - began)
+    trace = trial.trace() if outcome is Outcome.FAILED else Trace()
+    return Verdict(law, target.name, outcome, message, time.perf_counter() - began, trace)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Trial:
     """One law on one target."""
 
@@ -110,6 +148,18 @@ class _Trial:
     directory: Path
     seed: int | None
     examples: int
+    bench: Bench | None = field(default=None, init=False)
+    case: tuple[Any, ...] = field(default=(), init=False)
+    calls: int | None = field(default=None, init=False)
+
+    def trace(self) -> Trace:
+        """Return what was asked up to the failure, of drawn cases in the last and smallest."""
+        if self.bench is None:
+            return Trace()
+        log = self.bench.log
+        made = log.total if self.calls is None else self.calls
+        calls = tuple(log.calls)[: len(log.calls) - (log.total - made) or None]
+        return Trace(calls, made - len(calls), self.case)
 
     def run(self) -> tuple[Outcome, str]:
         try:
@@ -130,7 +180,8 @@ class _Trial:
         return Outcome.PASSED, ""
 
     async def _with_bench(self, function: LawFunction, *case: Any) -> None:
-        bench = Bench(self.target, self.directory)
+        self.bench = bench = Bench(self.target, self.directory)
+        self.case, self.calls = case, None
         limit = asyncio.timeout(self.law.timeout)
         try:
             async with limit:
@@ -143,6 +194,7 @@ class _Trial:
                 raise
             raise AssertionError(f"the law did not end within {self.law.timeout:g} seconds: {_place(error)}") from error
         finally:
+            self.calls = bench.log.total
             async with asyncio.timeout(GRACE / 2):
                 await bench.finish()
 
@@ -157,6 +209,7 @@ class _Trial:
             phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
             suppress_health_check=tuple(map(hypothesis.HealthCheck, hypothesis.HealthCheck)),
             print_blob=False,
+            report_multiple_bugs=False,
         )
         @hypothesis.given(self.law.cases())
         def on_case(case: Any) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
+from perdure.clock import SYSTEM_CLOCK, Clock
+
 if TYPE_CHECKING:
-    from perdure.clock import Clock
     from perdure_conformance.parts import Stores
 
 
@@ -22,12 +23,14 @@ class Place:
         directory: A directory of the place's own, removed when the law is over.
         namespace: The tenant.
         max_record: The limit of one record in bytes, or `None` for the store's own.
+        clock: The clock that a store at the place must go by.
     """
 
     name: str
     directory: Path
     namespace: str = "default"
     max_record: int | None = None
+    clock: Clock = SYSTEM_CLOCK
 
 
 Opener: TypeAlias = "Callable[[Place, Clock], Awaitable[Stores]]"
@@ -45,6 +48,9 @@ class Target:
         namespaces: Whether the opener heeds `Place.namespace`.
         limits: Whether the opener heeds `Place.max_record`.
         damage: Spoils what is stored at a closed place, beyond reading; `None`: the laws about damage are not run.
+        kill_server: Kills the server of a place as `kill -9` does, and starts it again; `None`: there is none, or no way.
+        backend_calls: The names of the driver's functions that store something, for laws that die at each; `()`: unknown.
+        template: The URL that `from_url` made the target of.
     """
 
     name: str
@@ -54,6 +60,9 @@ class Target:
     namespaces: bool = True
     limits: bool = True
     damage: Callable[[Place], None] | None = None
+    kill_server: Callable[[Place], None] | None = None
+    backend_calls: tuple[str, ...] = ()
+    template: str | None = None
 
     @classmethod
     def from_url(cls, url: str, *, name: str | None = None, damage: Callable[[Place], None] | None = None) -> Target:
@@ -63,21 +72,25 @@ class Target:
             url: A store URL. `{dir}` in it becomes a fresh directory and `{place}` a fresh name for each place; a URL
                 with neither gets a fresh namespace for each place.
             name: How reports call it; `None`: the scheme.
-            damage: Spoils what is stored at a closed place.
+            damage: Spoils what is stored at a closed place; `None`: every file of the place is overwritten, where the URL
+                says `{dir}`.
         """
+        if damage is None and "{dir}" in url:
+            damage = overwrite_files
 
         def locate(place: Place) -> str:
-            return _located(url, place)
+            return located(url, place)
 
         async def opener(place: Place, clock: Clock) -> Stores:
             import perdure
 
             return await perdure.open_store(locate(place), clock=clock)
 
-        return cls(name or url.partition(":")[0], opener, url=locate, damage=damage)
+        return cls(name or url.partition(":")[0], opener, url=locate, damage=damage, template=url)
 
 
-def _located(url: str, place: Place) -> str:
+def located(url: str, place: Place) -> str:
+    """Return the URL of a place: with its directory, its name, its namespace and its limit."""
     options = []
     fresh = "{dir}" in url or "{place}" in url
     namespace = place.namespace if fresh else f"{place.name}-{place.namespace}"
@@ -87,3 +100,10 @@ def _located(url: str, place: Place) -> str:
         options.append(f"max_record={place.max_record}")
     located = url.replace("{dir}", quote(str(place.directory))).replace("{place}", place.name)
     return located + ("&" if "?" in located else "?") + "&".join(options) if options else located
+
+
+def overwrite_files(place: Place) -> None:
+    """Overwrite every file of a closed place with what no store can read."""
+    for file in place.directory.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"spoilt by the conformance kit\n" * 200)

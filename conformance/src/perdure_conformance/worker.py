@@ -1,7 +1,8 @@
 """The process at the other end of a `Worker`: reads one command a line, and answers one line.
 
 Run as `python -m perdure_conformance.worker URL`. The URL is a store URL, or `python:FILE:FUNCTION:TEXT` for a store that
-no plugin offers: the function of that file gets the text and returns an awaitable of the bundle.
+no plugin offers: the function of that file gets the text and returns an awaitable of the bundle. Or it is
+`class:FILE:CLASS:TEXT`, for the test class of a store.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from operator import attrgetter
 from typing import Any, cast
 
 from perdure.contracts.checkpoints import CheckpointHead
@@ -22,18 +24,24 @@ from perdure_conformance.storm import storm
 
 def open_by(url: str) -> Awaitable[Stores]:
     """Open the store that a URL, or a function of a Python file, names."""
-    if not url.startswith("python:"):
+    kind, _, rest = url.partition(":")
+    if kind not in ("python", "class"):
         import perdure
 
         return perdure.open_store(url)
-    _, file, name, text = url.split(":", 3)
+    file, name, text = rest.split(":", 2)
     specification = importlib.util.spec_from_file_location("perdure_conformance_target", file)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module
     specification.loader.exec_module(module)
-    return cast("Awaitable[Stores]", getattr(module, name)(text))
+    found = attrgetter(name)(module)
+    if kind == "python":
+        return cast("Awaitable[Stores]", found(text))
+    from perdure_conformance.testing import open_by_class
+
+    return open_by_class(found, text)
 
 
 def say(answer: object) -> None:

@@ -1,0 +1,75 @@
+"""What the commands print: text, refusals, and progress on long checks."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import NoReturn, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from perdure_conformance.reports.model import ExitCode
+from perdure_conformance.runner import Outcome, Verdict
+
+STYLES = {
+    r"^(FAILED|KNOWN FAILURE) .*$|\bfailed$|\brefused\b": "bold red",
+    r"\bgranted\b|^held$": "green",
+    r"^[a-z][a-z ]+$": "bold",
+    r"^  (law|failed|why|calls|replay|known):": "cyan",
+}
+"""What is coloured on a terminal."""
+
+EVERY = 50
+"""After how many laws a line tells the progress where there is no terminal."""
+
+
+def show(text: str) -> None:
+    """Print text, coloured on a terminal and never wrapped."""
+    shown = Text(text)
+    for pattern, style in STYLES.items():
+        shown.highlight_regex(f"(?m){pattern}", style)
+    Console(highlight=False, soft_wrap=True).print(shown)
+
+
+def refuse(message: str) -> NoReturn:
+    """Say what is wrong with how the command was used, and end it."""
+    Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(f"perdure-conformance: {message}")
+    raise typer.Exit(ExitCode.WRONG_USE)
+
+
+class Progress:
+    """Tells on standard error how far a check is: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """Decide how to tell."""
+        self._console = Console(stderr=True, markup=False, highlight=False)
+        self._quiet = quiet
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._failed = 0
+
+    def __enter__(self) -> Self:
+        if not self._quiet and self._console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._bar = Bar(*columns, console=self._console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("the opener")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def heard(self, number: int, total: int, verdict: Verdict) -> None:
+        """Take note of one trial."""
+        self._failed += verdict.outcome is Outcome.FAILED
+        failed = f", {self._failed} failed" if self._failed else ""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=number, total=total, description=f"{verdict.law.id}{failed}")
+        elif not self._quiet and number % EVERY == 0:
+            self._console.print(f"{number} of {total} laws{failed}")

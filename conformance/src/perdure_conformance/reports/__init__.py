@@ -1,0 +1,1 @@
+"""Reports: what a check found, as data, and as text, JSON, JUnit XML, HTML and a badge."""
