@@ -36,6 +36,18 @@ def test_every_call_comes_to_what_the_model_says(atomic: bool) -> None:
     run_state_machine_as_test(machine("memory:", atomic=atomic), settings=budget(120, 25, derandomize=True))
 
 
+@pytest.mark.xfail(raises=AssertionError, reason="send says `aborted` of a turn that another process runs")
+def test_an_abort_does_not_speak_for_a_turn_that_somebody_else_runs() -> None:
+    state = type("Machine", (machine("memory:", atomic=True),), {"strict": True})()
+    try:
+        state.send_and_stand(name="A", place="model", program="")
+        state.pass_time(long=False)
+        state.resume_and_stand(name="B", place="model")
+        state.interrupt(name="A", how="abort", fault=None)
+    finally:
+        state.teardown()
+
+
 @pytest.fixture(params=["memory", "sqlite", "file", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A place on each backend."""

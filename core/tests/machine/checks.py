@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from core.tests.machine.observed import Seen, State
+from core.tests.machine.observed import SESSION, Seen, State
 from core.tests.machine.programs import Planned, calls_at, place_of, said_at
 from core.tests.machine.world import World, arguments_of
 
@@ -35,8 +35,19 @@ class Ledger:
         assert len(runs) == len(set(runs)), f"a turn is in the transcript twice, or in pieces: {runs}"
         for run_id in runs:
             self._check_turn(run_id, [record for record in seen.records if record["run_id"] == run_id])
+        self._check_summary(seen)
         if seen.state == State() and seen.journal is None:
+            assert not seen.sessions, f"the conversation is gone, and there is still {seen.sessions}"
             assert not seen.approvals, f"the conversation is gone, and there is still {list(seen.approvals)}"
+
+    def _check_summary(self, seen: Seen) -> None:
+        """Check that a summary stands for what it says, and that no archive is left that none stands for."""
+        summary = seen.summary
+        known = [name for turn in summary["turns"] for name in turn["input_ids"]] if summary is not None else []
+        assert tuple(known) == seen.state.summed, f"a summary of {seen.state.summed} tells of {known}"
+        if seen.state.claim is None:
+            stray = set(seen.sessions) - {SESSION, *seen.archives}
+            assert not stray, f"nothing stands for {stray}"
 
     def _note_turn(self, seen: Seen) -> None:
         turn = seen.turn

@@ -95,7 +95,7 @@ class Forecast:
             if not self.decided(key) and not steers:
                 outcome.waits.append(key)
             return
-        doubtful = call.starts > call.failures and not kind.idempotent and not running
+        doubtful = call.starts > call.failures and not kind.idempotent and not (running and call.starts > call.stale)
         if doubtful and kind.in_doubt == "ask":
             question = f"{key}.d{call.starts}"
             if question not in call.applied and not self.decided(question):
@@ -142,7 +142,7 @@ class Course:
             self.drop()
         elif claim == "deleting":
             self.delete()
-        elif claim == "clearing" and self._void:
+        elif claim == "compacting" or (claim == "clearing" and self._void):
             self.move(replace(self.state, claim=None))
         elif claim == "clearing":
             self.clear()
@@ -156,14 +156,24 @@ class Course:
     def clear(self) -> None:
         """Empty the transcript."""
         self.move(replace(self.state, claim="clearing"))
-        self.move(replace(self.state, turns=()))
+        self.move(replace(self.state, turns=(), summed=()))
         self.turn = None
         self.move(replace(self.state, open=(), finished=False, claim=None))
+
+    def compact(self, keep: int) -> None:
+        """Put a summary in the place of all but the newest turns."""
+        cut = len(self.state.turns) - keep
+        if cut <= 0:
+            return
+        summed = (*self.state.summed, *(name for turn in self.state.turns[:cut] for name in turn))
+        self.move(replace(self.state, claim="compacting"))
+        self.move(replace(self.state, turns=self.state.turns[cut:], summed=summed))
+        self.move(replace(self.state, claim=None))
 
     def delete(self) -> None:
         """Delete the conversation."""
         self.move(replace(self.state, claim="deleting"))
-        self.move(replace(self.state, turns=(), exists=False))
+        self.move(replace(self.state, turns=(), summed=(), exists=False))
         self.turn = None
         self.move(State())
 

@@ -12,6 +12,8 @@ from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.sessions import Transcript
 
 SESSION: Final = "s"
+SUMMARY: Final = "sum: "
+"""What the text of a summary begins with."""
 CLAIMS: Final = ("discarding", "clearing", "compacting", "deleting", "copying")
 
 
@@ -21,6 +23,7 @@ class State:
 
     Attributes:
         exists: Whether there is a transcript.
+        summed: The inputs that a summary stands for.
         turns: The inputs of each turn in the transcript.
         open: The inputs in the turn journal, in order.
         claim: What is being done to the conversation as a whole.
@@ -28,10 +31,15 @@ class State:
     """
 
     exists: bool = False
+    summed: tuple[str, ...] = ()
     turns: tuple[tuple[str, ...], ...] = ()
     open: tuple[str, ...] = ()
     claim: str | None = None
     finished: bool = False
+
+    def has(self, name: str) -> bool:
+        """Whether an input is part of a turn that has ended."""
+        return name in self.summed or any(name in turn for turn in self.turns)
 
     @property
     def is_clean(self) -> bool:
@@ -41,11 +49,16 @@ class State:
 
 @dataclass
 class CallSeen:
-    """What the journal says of a call."""
+    """What the journal says of a call.
+
+    Attributes:
+        stale: How often it was started before the turn was taken up the last time.
+    """
 
     tool: str
     arguments: dict[str, Any]
     starts: int = 0
+    stale: int = 0
     failures: int = 0
     answered: bool = False
     applied: set[str] = field(default_factory=set)
@@ -96,6 +109,8 @@ class Seen:
     transcript: Transcript | None
     journal: Checkpoint | None
     approvals: dict[str, Approval]
+    sessions: tuple[str, ...]
+    archives: tuple[str, ...]
     state: State
     turn: TurnSeen | None
 
@@ -114,13 +129,15 @@ class Seen:
 
     @property
     def records(self) -> Sequence[dict[str, Any]]:
-        """The records of the transcript."""
-        return () if self.transcript is None else self.transcript.records
+        """The records of the turns in the transcript."""
+        records = () if self.transcript is None else self.transcript.records
+        return [record for record in records if record["kind"] == "message"]
 
     @property
-    def runs(self) -> list[str]:
-        """The runs in the transcript."""
-        return list(dict.fromkeys(record["run_id"] for record in self.records))
+    def summary(self) -> dict[str, Any] | None:
+        """The record of the summary that the transcript begins with."""
+        records = () if self.transcript is None else self.transcript.records
+        return records[0] if records and records[0]["kind"] == "summary" else None
 
 
 async def observe(stores: JournalStores) -> Seen:
@@ -131,19 +148,35 @@ async def observe(stores: JournalStores) -> Seen:
     turn = None if journal is None else _turn(journal)
     records = () if transcript is None else transcript.records
     if turn is not None:
-        turn.saved = any(record["run_id"] == turn.run_id for record in records)
-    return Seen(transcript, journal, approvals, _state(transcript, journal, turn), turn)
+        turn.saved = any(record.get("run_id") == turn.run_id for record in records)
+    chain = await _archives(stores, transcript)
+    sessions = tuple(info.session_id for info in (await stores.sessions.list()).items)
+    return Seen(transcript, journal, approvals, sessions, chain, _state(transcript, journal, turn), turn)
+
+
+async def _archives(stores: JournalStores, transcript: Transcript | None) -> tuple[str, ...]:
+    """Follow the archives that summaries name, the newest first."""
+    names: list[str] = []
+    while transcript is not None and transcript.records and "archive" in transcript.records[0]:
+        names.append(transcript.records[0]["archive"])
+        transcript = await stores.sessions.load(names[-1])
+    return tuple(names)
 
 
 def _state(transcript: Transcript | None, journal: Checkpoint | None, turn: TurnSeen | None) -> State:
     turns: dict[str, list[str]] = {}
+    summed: tuple[str, ...] = ()
     for record in () if transcript is None else transcript.records:
+        if record["kind"] == "summary":
+            summed = summed_by(record["message"]["content"])
+            continue
         names = turns.setdefault(record["run_id"], [])
         if record["message"]["role"] == "user":
             names.append(record["input_id"])
     status = "idle" if journal is None else journal.head.status
     return State(
         exists=transcript is not None,
+        summed=summed,
         turns=tuple(map(tuple, turns.values())),
         open=() if turn is None else turn.names,
         claim=status if status in CLAIMS else None,
@@ -172,6 +205,9 @@ def _read(turn: TurnSeen, entry: dict[str, Any]) -> None:
     elif kind == "model":
         calls = [CallSeen(call["name"], call["arguments"]) for call in entry["message"].get("tool_calls", ())]
         turn.steps.append(StepSeen(entry["inputs"], calls))
+    elif kind == "resumed":
+        for call in (call for step in turn.steps for call in step.calls):
+            call.stale = call.starts
     elif kind == "claim":
         turn.status = entry["was"]
     elif kind in ("tool-started", "tool-failed", "tool", "approval-applied"):
@@ -184,6 +220,11 @@ def _note(call: CallSeen, kind: str, entry: dict[str, Any]) -> None:
     call.answered = call.answered or kind == "tool"
     if kind == "approval-applied":
         call.applied.add(entry["approval_id"])
+
+
+def summed_by(text: str) -> tuple[str, ...]:
+    """Return the inputs that a summary stands for."""
+    return tuple(text.removeprefix(SUMMARY).split())
 
 
 def fresh(texts: Sequence[str]) -> TurnSeen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -15,6 +15,7 @@ from core.tests.machine.world import Slot
 from perdure.contracts.approvals import Approval
 from perdure.errors import (
     ApprovalExpiredError,
+    InvalidArgumentError,
     SessionAwaitingApprovalError,
     SessionBusyError,
     TurnFailedError,
@@ -79,7 +80,7 @@ class Oracle:
         name, course = name_of(text), self.course
         if name in course.state.open:
             return self._expected(self._until_taken(name))
-        if any(name in turn for turn in course.state.turns):
+        if course.state.has(name):
             return self._expected(STOP)
         refused = self._finish_pending()
         if refused is not None:
@@ -125,7 +126,7 @@ class Oracle:
         refused = self._finish_pending()
         if refused is not None:
             return self._expected(refused)
-        if not any(name in turn for turn in course.state.turns):
+        if not course.state.has(name):
             course.open(text)
         return self._expected("ok")
 
@@ -180,6 +181,25 @@ class Oracle:
         if self.seen.journal is not None or course.state.exists:
             course.clear()
         return self._expected(None)
+
+    def compact(self, keep: int) -> Expected:
+        """What `compact` must come to."""
+        return self._unless_busy(lambda: self._compact(keep))
+
+    def _compact(self, keep: int) -> Expected:
+        course = self.course
+        while (turn := course.turn) is not None:
+            if course.forecast.undecided(turn):
+                return self._expected(SessionAwaitingApprovalError)
+            if turn.status != "finished":
+                return self._expected(SessionBusyError)
+            course.run()
+        course.compact(keep)
+        return self._expected("ok")
+
+    def fork(self) -> Expected:
+        """What `fork` must come to."""
+        return self._expected("ok" if self.seen.transcript is not None else InvalidArgumentError)
 
     def pending(self) -> Expected:
         """What `pending` must come to."""
@@ -242,11 +262,12 @@ class Oracle:
 
     # --- a turn that stands at a gate ---
 
-    def let_go(self, text: str | None, *, lost: bool, in_flight: int | None) -> Expected:
+    def let_go(self, text: str | None, joined: Sequence[str], *, lost: bool, in_flight: int | None) -> Expected:
         """What must come of a turn that goes on, of the call that stands in it, and of the inputs that joined it.
 
         Args:
             text: The input of the call, if it has one.
+            joined: The names of those inputs.
             lost: Whether somebody else has taken the turn over.
             in_flight: How many inputs the request holds that waits for its answer.
         """
@@ -256,8 +277,8 @@ class Oracle:
         end = self.course.run(running=True, in_flight=in_flight)
         if not opened and text is not None:
             return self._send_on(end, text)
-        if end.says == STOP and text is not None:
-            self._until_all_taken()
+        if end.says == STOP and joined:
+            self._until_taken(joined[-1])
         return self._expected(end.says)
 
     def _send_on(self, end: End, text: str) -> Expected:
@@ -266,13 +287,13 @@ class Oracle:
             return self._expected(SessionAwaitingApprovalError if end.says == AWAITING else end.says)
         return self._send(text)
 
-    def cancelled(self, *, lost: bool, joined: bool) -> Expected:
+    def cancelled(self, joined: Sequence[str], *, lost: bool) -> Expected:
         """What must come of a turn whose call is cancelled: one whose input joined it goes on with it."""
         if lost:
             return self._after_loss(None, opened=True)
         if joined:
-            self._until_all_taken()
-        return Expected(self.course.path, {"cancelled"}, loose=joined)
+            self._until_taken(joined[-1])
+        return Expected(self.course.path, {"cancelled"}, loose=bool(joined))
 
     def aborted(self, text: str | None, *, lost: bool) -> Expected:
         """What must come of a turn that is aborted; an input that waited for it to end has a turn of its own then."""
@@ -294,15 +315,10 @@ class Oracle:
         self.course.move(replace(state, open=(*state.open, name_of(text))))
         return self._expected("waits")
 
-    def join_and_go_on(self, standing: str | None, text: str) -> Expected:
+    def join_and_go_on(self, standing: str | None, joined: Sequence[str], text: str) -> Expected:
         """What must come of a steering input, when the request that stands at a gate is made again with it."""
         self.join(text, steer=True)
-        return self.let_go(standing, lost=False, in_flight=None)
-
-    def _until_all_taken(self) -> None:
-        """Run the turns that the inputs which joined have opened."""
-        if self.course.state.open:
-            self._until_taken(self.course.state.open[-1])
+        return self.let_go(standing, [*joined, name_of(text)], lost=False, in_flight=None)
 
     def _after_loss(self, text: str | None, *, opened: bool) -> Expected:
         """What may come of a call whose turn is another's: nothing of that turn, but its own input may have one."""

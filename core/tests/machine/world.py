@@ -146,6 +146,11 @@ class Held:
     owner: str | None = None
     in_flight: int | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the inputs that joined."""
+        return [name for name, _ in self.joined]
+
 
 class Slot:
     """One process: an identity, a bundle, an agent with its tools."""
