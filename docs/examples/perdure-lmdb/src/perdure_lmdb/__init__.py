@@ -1,0 +1,1 @@
+"""An LMDB store for perdure."""
