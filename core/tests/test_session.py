@@ -6,15 +6,15 @@ import asyncio
 import uuid
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from core.tests.processes import another, everything, writes_nothing
+from core.tests.processes import another, elsewhere, everything, writes_nothing
 
 from perdure import Agent, AgentStore, Message, Session, ToolCall, Usage, open_store, safe_id, tool
 from perdure.errors import InvalidArgumentError, InvalidIdError, NotJsonError, RecordTooLargeError, SessionBusyError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure_conformance.interception import Call, Interception
+from perdure_conformance.interception import Call, Died, Interception, at
 from perdure_conformance.manual_clock import TICK, ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -313,6 +313,42 @@ async def test_scope_is_set_once(any_store: AgentStore) -> None:
         with pytest.raises(InvalidArgumentError, match="scope"):
             await call
     assert await everything(any_store) == before
+
+
+@pytest.mark.parametrize("state", ["submitted", "elsewhere", "ended"])
+async def test_a_wrong_scope_is_told_nothing_of_an_input(store: AgentStore, state: str) -> None:
+    own, other = (agent(store).session("s", scope=scope) for scope in ("acme", "other"))
+    await own.submit("a", input_id="i")
+    if state == "ended":
+        await own.resume()
+    if state == "elsewhere":
+        with pytest.raises(Died):
+            await agent(another(store, at(2, "die-before"), process=elsewhere())).session("s").resume()
+    for call in (other.submit, other.send):
+        with pytest.raises(SessionBusyError if (state, call) == ("elsewhere", other.send) else InvalidArgumentError):
+            await call("a", input_id="i")
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert found.head.status == ("idle" if state == "ended" else "in-progress")
+
+
+@pytest.mark.parametrize("policy", ["queue", "steer"])
+async def test_a_wrong_scope_joins_no_turn(store: AgentStore, policy: Literal["queue", "steer"]) -> None:
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        asked.set()
+        await may_answer.wait()
+        return ModelResponse(text=f"re: {request.messages[-1].text}")
+
+    slow = Agent(model=FunctionModel(answer), store=store)
+    turn = asyncio.create_task(slow.session("s", scope="acme").send("a"))
+    await asked.wait()
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await slow.session("s", scope="other", turn_policy=policy).send("b")
+    may_answer.set()
+    await turn
+    assert [message.text for message in await slow.session("s").load()] == ["a", "re: a"]
 
 
 async def test_a_wrong_scope_does_not_run_the_pending_turn(store: AgentStore) -> None:

@@ -109,6 +109,22 @@ async def test_a_turn_that_runs_elsewhere_refuses_a_submission(store: AgentStore
         await Desk(store).session(busy_timeout=timedelta(hours=1)).submit("more")
 
 
+async def test_the_same_submission_while_another_host_runs_it(store: AgentStore) -> None:
+    """Whoever asks again after a lost answer learns the run, also if a worker elsewhere was quick to take it."""
+    desk = Desk(store)
+    ended = await desk.session().send("first", input_id="e")
+    run_id = await desk.session().submit("hello", input_id="i")
+    with pytest.raises(Died):
+        await Desk(another(store, at(2, "die-before"), process=elsewhere())).session().resume()
+    async with writes_nothing(store) as silent:
+        assert await Desk(silent).session().submit("hello", input_id="i") == run_id
+        assert await Desk(silent).session().submit("first", input_id="e") == ended.run_id
+        with pytest.raises(SessionBusyError):
+            await Desk(silent).session().submit("more", input_id="j")
+        with pytest.raises(SessionBusyError):
+            await Desk(silent).session().submit("more")
+
+
 async def test_a_turn_that_is_only_to_be_saved_is_saved_first(store: AgentStore) -> None:
     await die_at(store, 4, lambda used: Desk(used).session().send("hello"), atomic=False)
     found = await store.checkpoints.load("s")

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, CheckpointHead
+from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, TURN_STATUSES, CheckpointHead
 from perdure.contracts.records import MAX_VERSION, decode_records, encode_object, encode_records
 from perdure.conversation import busy, undecided
 from perdure.errors import (
@@ -129,9 +129,16 @@ class Turns:
     async def submit(self, call: Call) -> str:
         """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
         async with self.journal.served():
-            found = await self.journal.settled()
+            try:
+                found = await self.journal.settled()
+            except SessionBusyError:
+                known = await self._known(call) if call.named else None
+                if known is None:
+                    raise
+                return known
             if found is not None and found.head.status != IDLE:
                 if call.named and _holds(found, call.input_id):
+                    await self._require_own_scope()
                     return found.head.run_id or ""
                 if found.head.status != FINISHED:
                     raise busy(found)
@@ -157,6 +164,7 @@ class Turns:
         self.journal.refuse_self(runner)
         if runner is None or runner.agent.name != self.agent.name:
             return None
+        await self._require_own_scope()
         if call.named and not runner.state.holds(call.input_id):
             ended = await self._ended(call.input_id)
             if ended is not None:
@@ -230,8 +238,7 @@ class Turns:
             found = await self._not_busy(call)
             if found is None or found.head.status == IDLE:
                 return found
-            if self.scope is not None:
-                self.require_scope(await self.store.sessions.load(self.key, limit=0))
+            await self._require_own_scope()
             self.journal.require_own(found)
             if found.head.failed and found.head.status != FINISHED:
                 raise TurnFailedError(
@@ -277,6 +284,11 @@ class Turns:
                 await self.store.sessions.append(self.key, [], expected_version=0, scope=self.scope)
         self.require_scope(found)
 
+    async def _require_own_scope(self) -> None:
+        """Raise if the session was created for another scope, before anything of it is told or changed."""
+        if self.scope is not None:
+            self.require_scope(await self.store.sessions.load(self.key, limit=0))
+
     def require_scope(self, found: Transcript | None) -> None:
         """Raise if the session was created for another scope."""
         if found is not None and self.scope is not None and found.scope != self.scope:
@@ -310,6 +322,7 @@ class Turns:
             found = await self._not_busy(call)
             if found is None or not _holds(found, call.input_id):
                 return await self._ended(call.input_id)
+            await self._require_own_scope()
             self.journal.require_own(found)
             left = await undecided(self.store, found.head)
             if left:
@@ -317,6 +330,15 @@ class Turns:
             result = await self.journal.resume(found, call.sink, taken=call.runs)
             if result is not None and await self._took(result, call.input_id):
                 return result
+
+    async def _known(self, call: Call) -> str | None:
+        """Return the run that has an input already, also while somebody else runs it; `None` if none has."""
+        found = await self.store.checkpoints.load(self.key)
+        if found is not None and found.head.status in TURN_STATUSES and _holds(found, call.input_id):
+            await self._require_own_scope()
+            return found.head.run_id
+        ended = await self._ended(call.input_id)
+        return None if ended is None else ended.run_id
 
     async def _took(self, result: TurnResult, input_id: str) -> bool:
         """Whether a turn that has run took an input; else it ended before, and the input has opened the next one."""
@@ -327,7 +349,7 @@ class Turns:
 
     async def _ended(self, input_id: str) -> TurnResult | None:
         """Return the result of the turn in the transcript that an input belongs to, or `None`."""
-        await self.view.refresh()
+        self.require_scope(await self.view.refresh())
         run_id = run_of_input(self.view.records, input_id)
         return None if run_id is None else result_of(self.view.records, run_id)
 
