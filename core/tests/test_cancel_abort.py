@@ -11,7 +11,13 @@ import pytest
 from core.tests.processes import another, elsewhere
 
 from perdure import Agent, AgentStore, Lease, Session, ToolCall, TurnResult, tool
-from perdure.errors import SessionBusyError, SessionConflictError, SessionDeletedError, ToolOutcomeUnknownError
+from perdure.errors import (
+    SessionBusyError,
+    SessionConflictError,
+    SessionDeletedError,
+    StoreUnavailableError,
+    ToolOutcomeUnknownError,
+)
 from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.interception import Call, InterceptedJournal, Interception
@@ -165,6 +171,37 @@ async def test_abort_while_the_turn_is_being_saved_lets_it_be_saved(store: Agent
     assert await abort is True
     assert (await task).finish_reason == "stop"
     assert await texts(agent.session("s")) == ["hello", "re: hello"]
+
+
+async def test_an_abort_that_could_not_drop_the_turn_says_so(store: AgentStore) -> None:
+    held, interception = Held(), Interception()
+    agent = held.agent(another(store, interception))
+    task = await start(held, agent.session("s").send("wait"))
+
+    async def away(_: Call) -> None:
+        raise StoreUnavailableError("write", "s")
+
+    interception.before = away
+    with pytest.raises(StoreUnavailableError):
+        await agent.session("s").abort()
+    with pytest.raises(StoreUnavailableError):
+        await task
+    interception.before = None
+    assert await agent.session("s").pending() is not None
+    assert await agent.session("s").abort() is True
+    assert await agent.session("s").pending() is None
+
+
+async def test_an_abort_of_a_turn_that_is_interrupted_at_once_says_that_it_is_pending(store: AgentStore) -> None:
+    held = Held()
+    agent = held.agent(store)
+    task = await start(held, agent.session("s").send("wait"))
+    abort = asyncio.create_task(agent.session("s").abort())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await abort is (await agent.session("s").pending() is None)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_abort_between_waiting_and_looking_once_more(store: AgentStore) -> None:

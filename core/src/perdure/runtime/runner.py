@@ -52,6 +52,7 @@ class Runner:
 
     Attributes:
         done: The event that said how the turn ended, once it has.
+        failure: What ended this run before the turn had ended, if something did.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Runner:
         self.agent, self.store = dialogue.agent, dialogue.store
         self.rebase = rebase
         self.done: RunDone | None = None
+        self.failure: BaseException | None = None
         self._take(journal, Teller(dialogue.channel, state, sink, resumed=resumed > 0))
         self._opening = (resumed, agent_changed)
         self._turn: Turn | None = None
@@ -124,10 +126,12 @@ class Runner:
             if result.finish_reason != AWAITING:
                 self.done = self.teller.tell(RunDone, result=result)
         except Exception as error:
+            self.failure = error
             self.teller.tell(RunFailed, error=error)
             self._let_go(error)
             raise
-        except BaseException:
+        except BaseException as interruption:
+            self.failure = interruption
             self._let_go(None)
             raise
         else:

@@ -269,13 +269,22 @@ class Session:
         """Stop the turn that this process runs or is opening, and drop it; its `send` returns `finish_reason="aborted"`.
 
         A turn that runs elsewhere, or nowhere, is discarded as by `discard_pending`.
+
+        Returns:
+            Whether there was a turn, and it is over: dropped, or saved if it was about to be.
+
+        Raises:
+            SessionBusyError: Somebody else runs it.
+            StoreUnavailableError, OutcomeUnknownError: It is stopped, and may not be dropped: it may still be pending.
         """
         self._journal.enter()
         runner = self.store.ownership.running.get(self.id) or await self._journal.about_to_run()
         if runner is None:
             return await self.discard_pending()
         await runner.abort()
-        return True
+        if isinstance(runner.failure, Exception):
+            raise runner.failure
+        return runner.failure is None
 
     async def clear(self) -> None:
         """Empty the transcript; a turn that nobody runs is dropped. The `state` stays, it is the user's.
