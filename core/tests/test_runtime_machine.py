@@ -36,7 +36,6 @@ def test_every_call_comes_to_what_the_model_says(atomic: bool) -> None:
     run_state_machine_as_test(machine("memory:", atomic=atomic), settings=budget(120, 25, derandomize=True))
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="send says `aborted` of a turn that another process runs")
 def test_an_abort_does_not_speak_for_a_turn_that_somebody_else_runs() -> None:
     state = type("Machine", (machine("memory:", atomic=True),), {"strict": True})()
     try:
