@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, open_store
+from perdure import Agent, ToolCall, Usage, Worker, open_store, tool
 from perdure.errors import InvalidArgumentError, PerdureError, StoreURLError, UnknownSchemeError
 from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel
 
@@ -75,3 +75,90 @@ async def test_no_extra_is_advised_that_there_is_not() -> None:
 async def test_a_path_is_not_left_out(url: str) -> None:
     with pytest.raises(StoreURLError, match="names no"):
         await open_store(url)
+
+
+def refund(order: int) -> str:
+    """Refund an order."""
+    return "refunded"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"limits": 5}, "limits must be Limits, not a int"),
+        ({"tools": refund}, "tools must be a list of tools, not one tool"),
+        ({"tools": tool(refund)}, "tools must be a list of tools, not one tool"),
+        ({"tools": [5]}, "function must be a function, not a int"),
+    ],
+)
+def test_an_agent_says_which_argument_is_wrong(options: Any, problem: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        Agent(model=FunctionModel(answer), **options)
+
+
+@pytest.mark.parametrize("options", [{"limits": 5}, {"compaction": 5}])
+async def test_a_session_says_which_argument_is_wrong(options: Any) -> None:
+    async with open_store("memory:") as store:
+        with pytest.raises(InvalidArgumentError, match=f"^{next(iter(options))} must be"):
+            Agent(model=FunctionModel(answer), store=store).session("s", **options)
+
+
+async def test_a_listener_is_a_function_and_a_pending_id_is_text() -> None:
+    wrong: Any = 5
+    async with open_store("memory:") as store:
+        agent = Agent(model=FunctionModel(answer), store=store)
+        with pytest.raises(InvalidArgumentError, match=r"^listener must be a function"):
+            agent.session("s").on(wrong)
+        with pytest.raises(InvalidArgumentError, match=r"^pending_id must be a str"):
+            await agent.resume(wrong)
+
+
+def test_a_worker_wants_an_agent_and_an_open_store() -> None:
+    wrong: Any = "memory:"
+    with pytest.raises(InvalidArgumentError, match=r"^agent must be an Agent"):
+        Worker(wrong)
+    with pytest.raises(InvalidArgumentError, match=r"^store must be an open AgentStore"):
+        Worker(Agent(model=FunctionModel(answer)), store=wrong)
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [("hello", "^script must be a list"), ([ToolCall("1", "pay")], r"^script\[0\] must be .* not a ToolCall")],
+)
+def test_a_script_is_a_list(script: Any, problem: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        ScriptedModel(script)
+
+
+def test_a_model_is_made_of_a_function() -> None:
+    wrong: Any = 5
+    with pytest.raises(InvalidArgumentError, match=r"^function must be an async function"):
+        FunctionModel(wrong)
+
+
+NONE: Any = None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"usage": Usage(input_tokens=NONE)}, "usage.input_tokens is no number"),
+        ({"usage": Usage(cost_usd=NONE)}, "usage.cost_usd is no number"),
+        ({"usage": {"input_tokens": 5}}, "usage.input_tokens is no number"),
+        ({"tool_calls": None}, "tool_calls is no list of ToolCall"),
+        ({"tool_calls": [{"name": "refund"}]}, "tool_calls is no list of ToolCall"),
+    ],
+)
+async def test_a_response_that_no_turn_can_use_is_not_stored(wrong: Any, problem: str) -> None:
+    responses = [ModelResponse(text="hello", **wrong), ModelResponse(text="hello")]
+
+    async def careless(request: ModelRequest) -> ModelResponse:
+        return responses.pop(0)
+
+    async with open_store("memory:") as store:
+        session = Agent(model=FunctionModel(careless), store=store).session("s")
+        with pytest.raises(ModelError, match=problem):
+            await session.send("hi")
+        result = await session.resume()
+        assert result is not None
+        assert result.text == "hello"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from perdure.errors import RunError
+from perdure.errors import InvalidArgumentError, RunError
 from perdure.runtime.messages import Message, ToolCall, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from perdure.contracts.records import Record
 
@@ -99,7 +100,20 @@ async def respond(
             await events.aclose()
     if response is None:
         raise ModelError(f"the model {model.name} ended its stream without a response")
+    if (problem := _problem(response)) is not None:
+        raise ModelError(f"the model {model.name} gave a response whose {problem}")
     return response
+
+
+def _problem(response: ModelResponse) -> str | None:
+    """Return what no turn could go on with: stored, it would stop the turn for good."""
+    calls: object = response.tool_calls
+    if not isinstance(calls, Sequence) or not all(isinstance(call, ToolCall) for call in calls):
+        return "tool_calls is no list of ToolCall"
+    for name in ("input_tokens", "output_tokens", "requests", "cost_usd"):
+        if not isinstance(getattr(response.usage, name, None), (int, float, Decimal)):
+            return f"usage.{name} is no number"
+    return None
 
 
 class ModelError(RunError):
@@ -123,6 +137,8 @@ class FunctionModel:
         *,
         name: str = "function",
     ) -> None:
+        if not callable(function):
+            raise InvalidArgumentError("function", f"must be an async function, not {function!r}")
         self.name = name
         self._function = function
 
@@ -160,6 +176,13 @@ class ScriptedModel:
         name: str = "scripted",
     ) -> None:
         """Take the script: for each response its text, its calls, both, or an exception to raise."""
+        if isinstance(script, str):
+            raise InvalidArgumentError("script", "must be a list of responses, not one text")
+        entries: Sequence[object] = script
+        for place, entry in enumerate(entries):
+            if not isinstance(entry, (str, Sequence, ModelResponse, BaseException)):
+                needed = "text, a list of calls, a ModelResponse, or an exception to raise"
+                raise InvalidArgumentError(f"script[{place}]", f"must be {needed}; not a {type(entry).__name__}")
         self.name = name
         self.calls: list[ModelRequest] = []
         self._script = list(script)

@@ -22,7 +22,7 @@ from perdure.errors import (
     UnsupportedOperationError,
 )
 from perdure.runtime.ephemeral import EphemeralCheckpoints, with_turns
-from perdure.runtime.limits import Limits
+from perdure.runtime.limits import check_limits
 from perdure.runtime.results import PendingTurn, TurnResult, described
 from perdure.runtime.runs import Run
 from perdure.runtime.session import Session
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
     from perdure.runtime.compaction import Compaction
+    from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Given
     from perdure.runtime.turns import TurnPolicy
 
@@ -80,7 +81,7 @@ class Agent:
         self.model = model
         self.tools = _by_name(tools)
         self.instructions = instructions
-        self.limits = Limits() if limits is None else limits
+        self.limits = check_limits(limits)
         self.name = check_text(name, "name")
         if on_change not in get_args(OnChange):
             raise InvalidArgumentError("on_change", f"must be one of {', '.join(get_args(OnChange))}")
@@ -170,7 +171,7 @@ class Agent:
 
     async def resume(self, pending_id: str) -> TurnResult | None:
         """Finish the pending turn of a session, given its id; see `Session.resume`. Or a run without one, given its run id."""
-        if "." in pending_id:
+        if "." in check_text(pending_id, "pending_id"):
             return await Run.of(self, self._durable(), pending_id).resume()
         return await self.session(pending_id).resume()
 
@@ -327,6 +328,8 @@ class AgentApprovals:
 
 def _by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     named: dict[str, Tool] = {}
+    if callable(tools) or isinstance(tools, Tool):
+        raise InvalidArgumentError("tools", "must be a list of tools, not one tool")
     for given in tools:
         made = given if isinstance(given, Tool) else make_tool(given)
         if made.name in named:

@@ -87,7 +87,10 @@ class Compaction(CompactionOptions):
     """When a conversation is compacted before a turn, and how.
 
     Attributes:
-        max_tokens: How many tokens the transcript may hold, as estimated by `due`, 1 or more.
+        max_tokens: How many tokens the transcript may hold, 1 or more: as the model told, or a quarter of the characters.
+        keep: How many of the newest turns stay as they are, 0 or more.
+        summarize: Makes the summary; `None`: the agent's model does.
+        archive: Whether the full transcript is kept in a session of its own.
     """
 
     max_tokens: int
@@ -338,9 +341,11 @@ class Compactor:
             work.cancel()
             await asyncio.wait([work])
             task = asyncio.current_task()
-            if lost and (task is None or not task.cancelling()):
+            if task is not None and task.cancelling():
+                raise
+            if lost:
                 raise OwnershipLostError(self.id) from None
-            raise
+            raise SummaryError(self.id, "what makes the summary cancelled itself") from None
 
     async def _ask(self, messages: Sequence[Message]) -> tuple[str, Usage]:
         if self.options.summarize is not None:

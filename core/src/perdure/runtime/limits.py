@@ -91,3 +91,12 @@ class Limits:
 def finish_reason(limit: str) -> str:
     """Return why a turn ends when it has met a limit."""
     return MAX_STEPS if limit == "max_steps" else LIMIT
+
+
+def check_limits(value: object) -> Limits:
+    """Return limits, none given counting as no limit, or raise `InvalidArgumentError`."""
+    if value is None:
+        return Limits()
+    if not isinstance(value, Limits):
+        raise InvalidArgumentError("limits", f"must be Limits, not a {type(value).__name__}")
+    return value

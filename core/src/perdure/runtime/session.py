@@ -27,6 +27,7 @@ from perdure.runtime.clearing import clear
 from perdure.runtime.compaction import Compaction, CompactionOptions, CompactionResult, Summarize, compact, require_able
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.history import fork, forked, whole_history
+from perdure.runtime.limits import check_limits
 from perdure.runtime.messages import Message, Usage, as_messages
 from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
 from perdure.runtime.stream import RunStream
@@ -79,7 +80,10 @@ class Session:
             raise InvalidArgumentError("turn_policy", f"must be one of {', '.join(get_args(TurnPolicy))}")
         if busy_timeout is not None and (type(busy_timeout) is not timedelta or busy_timeout < timedelta(0)):
             raise InvalidArgumentError("busy_timeout", "must be a timedelta of 0 or more, or None")
+        check_limits(limits)
         if compaction is not None:
+            if not isinstance(compaction, Compaction):
+                raise InvalidArgumentError("compaction", f"must be a Compaction, not a {type(compaction).__name__}")
             require_able(store, compaction)
         self._options: dict[str, Any] = {
             "turn_policy": turn_policy,
@@ -118,6 +122,8 @@ class Session:
         Returns:
             A function that ends it. It lasts as long as this object does, or a turn that it started.
         """
+        if not callable(listener):
+            raise InvalidArgumentError("listener", f"must be a function, not a {type(listener).__name__}")
         return self._channel.on(listener)
 
     async def send(self, given: Given, /, *, input_id: str | None = None) -> TurnResult:

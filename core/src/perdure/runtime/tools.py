@@ -242,6 +242,8 @@ def make_tool(
     Raises:
         InvalidArgumentError: An option is wrong, or the function takes arguments that have no name.
     """
+    if not callable(function):
+        raise InvalidArgumentError("function", f"must be a function, not a {type(function).__name__}")
     title = name or getattr(function, "__name__", None) or type(function).__name__
     hints = _hints(function)
     fields: dict[str, Any] = {}

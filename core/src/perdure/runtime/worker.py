@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from perdure.bundle import AgentStore
 from perdure.contracts.checkpoints import (
     AWAITING_APPROVAL,
     CLAIM_STATUSES,
@@ -36,6 +37,7 @@ from perdure.errors import (
     UnsupportedOperationError,
     WrongLoopError,
 )
+from perdure.runtime.agent import Agent
 from perdure.runtime.known_turns import KnownTurn, KnownTurns
 from perdure.runtime.runs import Run
 from perdure.runtime.sweeps import (
@@ -51,9 +53,7 @@ from perdure.runtime.turn import AWAITING
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
-    from perdure.runtime.agent import Agent
     from perdure.runtime.results import TurnResult
 
 
@@ -116,8 +116,10 @@ class Worker:
             UnsupportedOperationError: The store keeps no turns, or lacks what the agent's tools need.
         """
         _check(concurrency, max_attempts, poll, slow_poll)
+        if not isinstance(agent, Agent):
+            raise InvalidArgumentError("agent", f"must be an Agent, not a {type(agent).__name__}")
         given = agent.store if store is None else store
-        if given is not None and "checkpoints" not in given:
+        if isinstance(given, AgentStore) and "checkpoints" not in given:
             raise UnsupportedOperationError("the store", "checkpoints, in which workers find turns")
         self.agent = agent
         self.store = agent.store_of(store)
