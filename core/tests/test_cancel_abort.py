@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -416,3 +417,32 @@ async def test_a_send_that_is_cancelled_while_it_opens_its_turn_keeps_no_lease(s
     assert found is not None
     assert (found.head.status, found.head.owner, found.head.lease_expires_at) == ("in-progress", None, None)
     assert [entry["kind"] for entry in found.entries] == ["input"]
+
+
+async def test_an_abort_of_a_turn_that_somebody_else_has_taken_says_who_runs_it(any_store: AgentStore) -> None:
+    clock = any_store.clock
+    assert isinstance(clock, ManualClock)
+    held, begun = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: ModelRequest) -> ModelResponse:
+        begun.set()
+        await held.wait()
+        return ModelResponse(text="done")
+
+    there = another(any_store, process=elsewhere())
+    here = Agent(model=FunctionModel(hold), store=any_store).session("s")
+    running = asyncio.create_task(here.send("go"))
+    await begun.wait()
+    begun.clear()
+    clock.advance(timedelta(hours=1))
+    taken = asyncio.create_task(Agent(model=FunctionModel(hold), store=there).session("s").resume())
+    await begun.wait()
+    with pytest.raises(SessionBusyError):
+        await here.abort()
+    with pytest.raises(SessionBusyError):
+        await running
+    held.set()
+    result = await taken
+    assert result is not None
+    assert result.text == "done"
+    assert len(await here.load()) == 2

@@ -383,10 +383,11 @@ class Runner:
         self.journal.forget()
         while True:
             found = await self.store.checkpoints.load(self.journal.key)
-            ours = found is not None and found.head.owner in (None, self.journal.owner)
-            if found is None or not ours or found.head.run_id != self.state.run_id:
+            if found is None or found.head.run_id != self.state.run_id:
                 saved = await self._in_transcript()
                 return ABORTED if saved is None else saved.finish_reason
+            if found.head.owner != self.journal.owner and self.store.ownership.is_live(found):
+                return await self._after_loss()
             with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
                 claim = await Claim.take(self.store, self.journal.key, found, "discarding")
                 with claim, contextlib.suppress(OwnershipLostError):  # whoever takes the claim over finishes it
