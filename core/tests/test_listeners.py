@@ -300,3 +300,28 @@ async def test_a_detached_task_that_fails_is_logged_and_closing_ends_the_others(
     assert record.exc_info
     assert str(record.exc_info[1]) == "broken"
     await channels.close()
+
+
+async def test_all_listeners_together_are_waited_for_once(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are slow, a call that has ended waits for the time of one."""
+    waits: list[float | None] = []
+    wait = asyncio.wait
+
+    async def noted(tasks: Any, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109  # reason: as `asyncio.wait`
+        waits.append(timeout)
+        return await wait(tasks, timeout=0)
+
+    monkeypatch.setattr(asyncio, "wait", noted)
+    may_hear = asyncio.Event()
+
+    async def slow(_: RunEvent) -> None:
+        await may_hear.wait()
+
+    for _ in range(3):
+        channel.on(slow)
+    send(channel, "a")
+    await channel.catch_up()
+    assert waits == [listening.CATCH_UP]
+    may_hear.set()
+    monkeypatch.undo()
+    await channel.catch_up()

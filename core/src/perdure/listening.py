@@ -56,10 +56,10 @@ class Listener:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work(), context=self._context.copy())
 
-    async def catch_up(self) -> None:
-        """Wait, for a bounded time, until the function has heard of everything; not if it is what waits here."""
-        if self._task is not None and not self._task.done() and _hearing.get() is not self:
-            await asyncio.wait([self._task], timeout=CATCH_UP)
+    @property
+    def work(self) -> asyncio.Task[None] | None:
+        """The task in which the function hears of what it has not heard yet; `None` within the function itself."""
+        return None if self._task is None or self._task.done() or _hearing.get() is self else self._task
 
     async def _work(self) -> None:
         _hearing.set(self)
@@ -159,9 +159,10 @@ class Channel:
         return off
 
     async def catch_up(self) -> None:
-        """Wait, for a bounded time, until the listeners have heard of everything."""
-        for listener in tuple(self._listeners):
-            await listener.catch_up()
+        """Wait, for a bounded time for all of them, until the listeners have heard of everything."""
+        working = [task for listener in self._listeners if (task := listener.work) is not None]
+        if working:
+            await asyncio.wait(working, timeout=CATCH_UP)
 
 
 class Channels:
