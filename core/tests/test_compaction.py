@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from core.tests.compaction_world import (
@@ -24,7 +25,7 @@ from core.tests.plain_sessions import PlainSessions
 from core.tests.processes import another, writes_nothing
 from core.tests.session_world import World, awaiting, elsewhere_running, finished, in_progress, ready
 
-from perdure import Agent, AgentStore, Lease, ToolCall, Usage
+from perdure import Agent, AgentStore, Lease, Message, ToolCall, Usage
 from perdure.clock import SYSTEM_CLOCK
 from perdure.conversation import settle
 from perdure.errors import (
@@ -470,3 +471,66 @@ async def test_a_summary_that_is_too_large_is_found_out_before_anything_is_writt
     view, channel = TranscriptView(small.sessions, "s"), Channel("s", store.clock, print)
     done = await Compactor(live.agent, small, view, channel, options).run_if_possible(found)
     assert done.replaced == 0
+
+
+@pytest.mark.parametrize("policy", ["wait", "queue"])
+@pytest.mark.parametrize("how", ["send", "submit", "compact", "clear", "abort", "resolve"])
+async def test_a_summary_may_not_be_made_by_its_own_conversation(
+    store: AgentStore, how: str, policy: Literal["wait", "queue"]
+) -> None:
+    """It would wait for itself."""
+    live = await lived(store)
+    await live.send("pay ann")
+    (approval,) = (await store.approvals.list()).items
+    await agent(store).approvals.resolve(approval.id, approved=True)
+    again = agent(store).session("s", turn_policy=policy)
+
+    async def resolve() -> object:
+        return await agent(store).approvals.resolve(approval.id, approved=True)
+
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "send": lambda: again.send("sum up"),
+        "submit": lambda: again.submit("sum up"),
+        "compact": again.compact,
+        "clear": again.clear,
+        "abort": again.abort,
+        "resolve": resolve,
+    }
+
+    async def summarize(_: Sequence[Message]) -> str:
+        return str(await calls[how]())
+
+    before = await records(store)
+    async with asyncio.timeout(60):
+        with pytest.raises(SessionBusyError, match="the call that makes this call"):
+            await live.compact(summarize=summarize)
+    assert (await records(store), await status(store)) == (before, "idle")
+    assert (await again.send("more")).text == "re: more"
+
+
+async def test_what_a_summary_leaves_running_may_call_the_conversation_later(store: AgentStore) -> None:
+    live, compacted = await lived(store), asyncio.Event()
+    later: list[asyncio.Task[Any]] = []
+
+    async def call_later() -> Any:
+        await compacted.wait()
+        return await live.send("later")
+
+    async def summarize(messages: Sequence[Message]) -> str:
+        later.append(asyncio.create_task(call_later()))
+        return gist(messages)
+
+    await live.compact(summarize=summarize)
+    compacted.set()
+    assert (await later[0]).text == "re: later"
+
+
+async def test_a_summary_that_cancels_itself_is_an_error(store: AgentStore) -> None:
+    async def summarize(_: Sequence[Message]) -> str:
+        raise asyncio.CancelledError
+
+    live = await lived(store)
+    before = await records(store)
+    with pytest.raises(SummaryError, match="cancelled itself"):
+        await live.compact(summarize=summarize)
+    assert (await records(store), await status(store)) == (before, "idle")

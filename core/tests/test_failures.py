@@ -22,7 +22,8 @@ from perdure.errors import (
     TurnFailedError,
     VersionConflictError,
 )
-from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
+from perdure.events import RunFailed, RunStarted
+from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.interception import Call, Interception
 
 pytestmark = pytest.mark.anyio
@@ -70,6 +71,24 @@ async def test_a_provider_error_leaves_the_turn_pending(any_store: AgentStore) -
     assert result is not None
     assert result.text == "re: hello"
     assert [message.text for message in await session.load()] == ["hello", "re: hello"]
+
+
+async def test_a_model_that_cancels_itself_is_an_error(store: AgentStore) -> None:
+    """Nobody has cancelled the task that sends: it must not end as if somebody had."""
+
+    async def answer(_: ModelRequest) -> ModelResponse:
+        raise asyncio.CancelledError
+
+    agent = Agent(model=FunctionModel(answer), store=store)
+    with pytest.raises(ModelError, match="cancelled itself"):
+        async with agent.session("t").stream("hello") as run:
+            assert [type(event) async for event in run] == [RunStarted, RunFailed]
+    session = agent.session("s")
+    with pytest.raises(ModelError, match="cancelled itself"):
+        await session.send("hello")
+    pending = await session.pending()
+    assert pending is not None
+    assert (pending.attempts, pending.owner) == (1, None)
 
 
 async def test_the_next_send_finishes_a_turn_that_may_pass(store: AgentStore) -> None:

@@ -18,7 +18,7 @@ from perdure.errors import (
     SessionBusyError,
     UnsupportedOperationError,
 )
-from perdure.models import FunctionModel, ModelRequest, ModelResponse
+from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.interception import Died, Interception, at
 from perdure_conformance.manual_clock import ManualClock
 
@@ -213,3 +213,27 @@ async def test_a_run_that_was_taken_over_and_finished_elsewhere_gives_its_result
     await die_at(any_store, 2, lambda store: world.agent(store).run("go", run_id="job"))
     here = await world.agent(any_store).run("go", run_id="job")
     assert await world.agent(another(any_store)).run("go", run_id="job") == here
+
+
+async def test_a_run_that_is_resolved_twice_at_once_ends_once(any_store: AgentStore) -> None:
+    """Whoever stood in line reads the result that is kept, and takes nothing up again."""
+    reached, may_pay = asyncio.Event(), asyncio.Event()
+
+    @tool(needs_approval=True)
+    async def pay() -> str:
+        reached.set()
+        await may_pay.wait()
+        return "paid"
+
+    agent = Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done"]), tools=[pay], store=any_store)
+    (approval_id,) = (await agent.run("go", run_id="job")).approval_ids
+    first = asyncio.create_task(agent.approvals.resolve(approval_id, approved=True))
+    await reached.wait()
+    second = asyncio.create_task(agent.approvals.resolve(approval_id, approved=True))
+    found = await any_store.checkpoints.load("job.run")
+    assert found is not None
+    may_pay.set()
+    assert await first == await second
+    kept = await any_store.checkpoints.load("job.run")
+    assert kept is not None
+    assert (kept.head.attempts, kept.entries[-1]["kind"]) == (found.head.attempts, "finished")

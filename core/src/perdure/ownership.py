@@ -131,12 +131,14 @@ class Ownership:
         lease: The lease that they take.
         clock: The clock that leases are measured by.
         running: What runs here right now, by the key of its turn journal.
+        serving: What stands for the call on a conversation that is being served, by the same key.
     """
 
     def __init__(self, clock: Clock, process: Process | None = None, lease: Lease | None = None) -> None:
         self.clock = clock
         self.lease = Lease() if lease is None else lease
         self.running: dict[str, Any] = {}
+        self.serving: dict[str, object] = {}
         self._process = process
         self._awaited: dict[str, list[asyncio.Future[Any]]] = {}
         self._seen: dict[str, tuple[int, float]] = {}

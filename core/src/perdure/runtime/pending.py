@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from perdure.contracts.checkpoints import AWAITING_APPROVAL, IDLE, READY
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, READY
 from perdure.conversation import busy, settle, undecided
 from perdure.errors import (
     AgentChangedError,
@@ -24,9 +25,12 @@ from perdure.runtime.turn_state import TurnState
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from perdure.contracts.checkpoints import Checkpoint
+    from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.runner import Sink
+
+_calls: ContextVar[frozenset[object]] = ContextVar("perdure_calls", default=frozenset())
+"""The calls that are served in the current context: what is called within one of them would wait for itself."""
 
 
 def _no_matter(_: Runner) -> None:
@@ -49,9 +53,17 @@ class PendingTurns:
     async def served(self) -> AsyncIterator[None]:
         """Serve one call after another, in call order."""
         self.enter()
-        self.refuse_self(self.store.ownership.running.get(self.key))
-        async with self.store.ownership.lock(self.key):
-            yield
+        ownership, call = self.store.ownership, object()
+        self.refuse_self(ownership.running.get(self.key))
+        self._refuse_own_call()
+        async with ownership.lock(self.key):
+            ownership.serving[self.key] = call
+            within = _calls.set(_calls.get() | {call})
+            try:
+                yield
+            finally:
+                _calls.reset(within)
+                del ownership.serving[self.key]
 
     def enter(self) -> None:
         """Refuse another event loop and a closed store as the store itself would, before a lock that would hang there."""
@@ -62,11 +74,17 @@ class PendingTurns:
         if runner is not None and runner in inside.get():
             raise SessionBusyError(self.key, "the turn that makes this call")
 
+    def _refuse_own_call(self) -> None:
+        """Refuse a call that is made within another one on the same conversation, as by a function that summarises it."""
+        if self.store.ownership.serving.get(self.key) in _calls.get():
+            raise SessionBusyError(self.key, "the call that makes this call")
+
     async def about_to_run(self) -> Runner | None:
         """Wait for the turn that the call that is being served opens or takes up; `None` if there is none."""
         ownership = self.store.ownership
         if not ownership.lock(self.key).locked():
             return None
+        self._refuse_own_call()
         begins = asyncio.create_task(ownership.next_run(self.key))
         ends = asyncio.create_task(self._wait_in_line())
         try:
@@ -156,7 +174,7 @@ class PendingTurns:
         async with self.served():
             while True:
                 found = await settle(self.store, self.key)
-                if found is None or found.head.run_id != run_id:
+                if found is None or found.head.run_id != run_id or is_kept(found):
                     result = await ended()
                     if result is None:
                         raise ApprovalOrphanedError(approval_id, run_id)
@@ -168,6 +186,11 @@ class PendingTurns:
                 result = await self.resume(found)
                 if result is not None:
                     return result
+
+
+def is_kept(found: Checkpoint | CheckpointInfo) -> bool:
+    """Whether it is a run without a session that has ended: its journal keeps its result."""
+    return found.head.status == FINISHED and found.head.session_id is None
 
 
 def waiting_result(found: Checkpoint, left: Sequence[str]) -> TurnResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, CheckpointHead
+from perdure.contracts.checkpoints import IDLE, IN_PROGRESS, CheckpointHead
 from perdure.contracts.ids import check_session_id, conversation_of
 from perdure.contracts.records import decode_records, encode_object, encode_records
 from perdure.conversation import undecided
@@ -13,7 +13,7 @@ from perdure.errors import OutcomeUnknownError, VersionConflictError
 from perdure.owned_journal import OwnedJournal
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.messages import as_messages, stamp
-from perdure.runtime.pending import PendingTurns, waiting_result
+from perdure.runtime.pending import PendingTurns, is_kept, waiting_result
 from perdure.runtime.runner import Runner
 from perdure.runtime.turn_state import TurnState, entry, kept_result
 
@@ -66,10 +66,12 @@ class Run:
 
     async def continue_run(self, run_id: str, approval_id: str) -> TurnResult:
         """Go on with the run of a decided approval; see `approvals.resolve`."""
-        found = await self.store.checkpoints.load(self.key)
-        if found is not None and found.head.run_id == run_id and found.head.status == FINISHED:
-            return kept_result(found)
-        return await self._journal.continue_run(run_id, approval_id, _never)
+
+        async def ended() -> TurnResult | None:
+            found = await self.store.checkpoints.load(self.key)
+            return kept_result(found) if found is not None and found.head.run_id == run_id and is_kept(found) else None
+
+        return await ended() or await self._journal.continue_run(run_id, approval_id, ended)
 
     def _opening(self, given: Given) -> Record:
         """Return the entry that opens the run, or raise before any write."""
@@ -109,7 +111,7 @@ class Run:
         """Bring a run to its result; `None` if somebody else was first, and the journal must be read again."""
         assert found is not None
         self._journal.require_own(found)
-        if found.head.status == FINISHED:
+        if is_kept(found):
             return kept_result(found)
         left = await undecided(self.store, found.head)
         return waiting_result(found, left) if left else await self._journal.resume(found)
@@ -117,7 +119,3 @@ class Run:
 
 def _is_free(found: Checkpoint | None) -> bool:
     return found is None or found.head.status == IDLE
-
-
-async def _never() -> TurnResult | None:
-    return None

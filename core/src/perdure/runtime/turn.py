@@ -28,7 +28,7 @@ from perdure.errors import (
     ToolOutcomeUnknownError,
 )
 from perdure.events import TextStreamed, ToolStarted
-from perdure.models import ModelRequest, respond
+from perdure.models import ModelError, ModelRequest, respond
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.limits import LIMIT, finish_reason
 from perdure.runtime.messages import Message, stamp
@@ -182,9 +182,11 @@ class Turn:
                 if timeout.expired():
                     return LIMIT
                 raise
-            except asyncio.CancelledError:
-                if _cancelled_from_outside() or len(self.state.inputs) == inputs:
+            except asyncio.CancelledError as error:
+                if _cancelled_from_outside():
                     raise
+                if len(self.state.inputs) == inputs:
+                    raise ModelError(f"the model {self.agent.model.name} cancelled itself") from error
                 continue  # steered: the request is made again, with the new input
             finally:
                 self._asking = None
