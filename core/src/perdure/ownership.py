@@ -31,7 +31,13 @@ LONGEST: Final = timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """How long an owner's lease is, how often it is renewed, and how far the clocks of two hosts may differ."""
+    """How long an owner's lease is, how often it is renewed, and how far the clocks of two hosts may differ.
+
+    Attributes:
+        length: How long, more than 0.
+        heartbeat: The time between renewals, more than 0.
+        max_clock_skew: How much longer than `length` another host waits before it takes a turn over, 0 or more.
+    """
 
     length: timedelta = timedelta(seconds=30)
     heartbeat: timedelta = timedelta(seconds=10)

@@ -45,7 +45,7 @@ class PendingTurn:
     """A turn that has not ended.
 
     Attributes:
-        session_id: Its session.
+        session_id: Its session, `None` for a run without one.
         run_id: The run, `None` while a claim holds a conversation without a turn.
         status: `in-progress`, `awaiting-approval`, `ready`, `finished`, or what a live claim does.
         approval_ids: The undecided approvals that it waits for.
