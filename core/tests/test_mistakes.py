@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, ToolCall, Usage, Worker, open_store, tool
+from perdure import Agent, ToolCall, Usage, Worker, blocking, open_store, tool
 from perdure.errors import InvalidArgumentError, PerdureError, StoreURLError, UnknownSchemeError
 from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel
 
@@ -119,6 +119,16 @@ def test_a_worker_wants_an_agent_and_an_open_store() -> None:
         Worker(wrong)
     with pytest.raises(InvalidArgumentError, match=r"^store must be an open AgentStore"):
         Worker(Agent(model=FunctionModel(answer)), store=wrong)
+
+
+def test_the_blocking_names_are_told_apart() -> None:
+    with blocking.open_store("memory:") as store:
+        wrong: Any = store
+        with pytest.raises(InvalidArgumentError, match=r"open AgentStore, .* not a perdure\.blocking\.AgentStore"):
+            Agent(model=FunctionModel(answer), store=wrong)
+        wrong = blocking.Agent(model=FunctionModel(answer), store=store)
+        with pytest.raises(InvalidArgumentError, match=r"not a perdure\.blocking\.Agent"):
+            Worker(wrong)
 
 
 @pytest.mark.parametrize(

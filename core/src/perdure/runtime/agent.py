@@ -208,9 +208,8 @@ class Agent:
     def _usable(self, store: object) -> AgentStore:
         """Return the store, or say now what it lacks: not in the middle of a turn."""
         if not isinstance(store, AgentStore):
-            kind = type(store).__name__
             raise InvalidArgumentError(
-                "store", f"must be an open AgentStore, as `async with open_store(...)` gives it; not a {kind}"
+                "store", f"must be an open AgentStore, as `async with open_store(...)` gives it; not a {kind_of(store)}"
             )
         asking = [t.name for t in self.tools.values() if t.needs_approval is not False or t.in_doubt == "ask"]
         for part in ("checkpoints", "approvals") if asking else ():
@@ -324,6 +323,12 @@ class AgentApprovals:
             run = Run.of(agent, agent.store_of(None), approval.run_id)
             return await run.continue_run(approval.run_id, approval_id)
         return await agent.session(approval.session_id).continue_run(approval.run_id, approval_id)
+
+
+def kind_of(value: object) -> str:
+    """Return the name of a value's class; the blocking API has some of the same names."""
+    kind = type(value)
+    return f"perdure.blocking.{kind.__name__}" if kind.__module__.startswith("perdure.blocking") else kind.__name__
 
 
 def _by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

@@ -37,7 +37,7 @@ from perdure.errors import (
     UnsupportedOperationError,
     WrongLoopError,
 )
-from perdure.runtime.agent import Agent
+from perdure.runtime.agent import Agent, kind_of
 from perdure.runtime.known_turns import KnownTurn, KnownTurns
 from perdure.runtime.runs import Run
 from perdure.runtime.sweeps import (
@@ -117,7 +117,7 @@ class Worker:
         """
         _check(concurrency, max_attempts, poll, slow_poll)
         if not isinstance(agent, Agent):
-            raise InvalidArgumentError("agent", f"must be an Agent, not a {type(agent).__name__}")
+            raise InvalidArgumentError("agent", f"must be an Agent, not a {kind_of(agent)}")
         given = agent.store if store is None else store
         if isinstance(given, AgentStore) and "checkpoints" not in given:
             raise UnsupportedOperationError("the store", "checkpoints, in which workers find turns")
