@@ -37,12 +37,24 @@ def test_every_call_comes_to_what_the_model_says(atomic: bool) -> None:
 
 
 def test_an_abort_does_not_speak_for_a_turn_that_somebody_else_runs() -> None:
-    state = type("Machine", (machine("memory:", atomic=True),), {"strict": True})()
+    state = machine("memory:", atomic=True)()
     try:
         state.send_and_stand(name="A", place="model", program="")
         state.pass_time(long=False)
         state.resume_and_stand(name="B", place="model")
         state.interrupt(name="A", how="abort", fault=None)
+    finally:
+        state.teardown()
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="a compaction without an archive forgets the one before it")
+def test_an_archive_goes_with_its_conversation() -> None:
+    state = type("Machine", (machine("memory:", atomic=True),), {"strict": True})()
+    try:
+        for archive in (True, False):
+            state.send(name="A", program="", fault=None)
+            state.compact(name="A", keep=0, archive=archive, fault=None)
+        state.delete(name="A", force=False, fault=None)
     finally:
         state.teardown()
 

@@ -12,6 +12,8 @@ from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.sessions import Transcript
 
 SESSION: Final = "s"
+RUN: Final = "r.run"
+"""The journal of the one run without a session."""
 SUMMARY: Final = "sum: "
 """What the text of a summary begins with."""
 CLAIMS: Final = ("discarding", "clearing", "compacting", "deleting", "copying")
@@ -140,8 +142,16 @@ class Seen:
         return records[0] if records and records[0]["kind"] == "summary" else None
 
 
+async def observe_run(stores: JournalStores) -> Seen:
+    """Read what there is of the run without a session."""
+    journal = await stores.checkpoints.load(RUN)
+    turn = None if journal is None else _turn(journal)
+    listed = () if turn is None else (await stores.approvals.list(run_id=turn.run_id)).items
+    return Seen(None, journal, {one.id: one for one in listed}, (), (), _state(None, journal, turn), turn)
+
+
 async def observe(stores: JournalStores) -> Seen:
-    """Read everything."""
+    """Read everything of the conversation."""
     transcript = await stores.sessions.load(SESSION)
     journal = await stores.checkpoints.load(SESSION)
     approvals = {approval.id: approval for approval in (await stores.approvals.list(session_id=SESSION)).items}

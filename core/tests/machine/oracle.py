@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from core.tests.machine.forecast import AWAITING, STOP, Course, End
-from core.tests.machine.observed import Seen, State, TurnSeen
+from core.tests.machine.observed import Seen, State, TurnSeen, fresh
 from core.tests.machine.programs import name_of
 from core.tests.machine.world import Slot
 
@@ -152,6 +152,24 @@ class Oracle:
         if self.course.forecast.undecided(turn) or self.live:
             return self._expected(AWAITING)
         return self._expected(self.course.run().says)
+
+    def run_alone(self, text: str) -> Expected:
+        """What a run without a session must come to: it is kept as finished, and does not run twice."""
+        return self._unless_busy(lambda: self._run_alone(text))
+
+    def _run_alone(self, text: str) -> Expected:
+        course = self.course
+        if course.turn is None:
+            course.turn = fresh([text])
+            course.move(State(open=course.turn.names))
+        if course.turn.status == "finished":
+            return self._expected(STOP)
+        if course.forecast.undecided(course.turn):
+            return self._expected(AWAITING)
+        end = course.forecast.end_of(course.turn)
+        if end.says == STOP:
+            course.move(replace(course.state, finished=True))
+        return self._expected(end.says)
 
     # --- the conversation as a whole ---
 

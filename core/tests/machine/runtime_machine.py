@@ -156,7 +156,7 @@ class RuntimeMachine(Driver):
             self._kill(name)
         elif how == "abort":
             turn = self.seen.turn
-            left = self.seen.owner is None and turn is not None and turn.run_id == held.run_id
+            left = turn is not None and turn.run_id == held.run_id and not Oracle(slot, self.seen).live
             expected = Oracle(slot, self.seen).aborted(held.text, lost=lost and not left)
             slot.interception.plan(fault)
             self.run(self._abort(slot, expected, lost=lost and not left))
@@ -206,6 +206,29 @@ class RuntimeMachine(Driver):
             fault,
         )
 
+    # --- a run without a session ---
+
+    @rule(name=who, program=programs, fault=faults)
+    def run_alone(self, name: str, program: str, fault: Fault | None) -> None:
+        """Run an agent without a session; the same run id goes on with the same run."""
+        text = f"r{len(self.texts) + 1}: {program}"
+        said = self.call(
+            name, lambda o: o.run_alone(text), lambda slot: slot.agent.run(text, run_id="r"), fault, alone=True
+        )
+        assert said.what != "stop" or self.alone.state.finished, f"a run has ended, and is at {self.alone.state}"
+
+    @precondition(lambda self: any(not one.decided for one in self.alone.approvals.values()))
+    @rule(name=who, how=decisions, fault=faults)
+    def decide_alone(self, name: str, how: str, fault: Fault | None) -> None:
+        """Decide the first that a run without a session asks for."""
+        approval_id = min(one.id for one in self.alone.approvals.values() if not one.decided)
+
+        async def act(slot: Slot) -> str:
+            await slot.store.decide(approval_id, approved=how != "no", decided_by="ann")
+            return "ok"
+
+        self.call(name, lambda o: o.decide(approval_id), act, fault, alone=True)
+
     # --- the conversation as a whole ---
 
     @precondition(lambda self: self.free)
@@ -240,6 +263,9 @@ class RuntimeMachine(Driver):
     @precondition(lambda self: self.free)
     @rule(name=a_free, keep=st.integers(0, 2), archive=st.booleans(), fault=faults)
     def compact(self, name: str, keep: int, archive: bool, fault: Fault | None) -> None:
+        # See test_an_archive_goes_with_its_conversation: one that no summary names any more would stay for ever.
+        archive = archive or (bool(self.seen.archives) and not self.strict)
+
         async def act(slot: Slot) -> str:
             await slot.session().compact(keep=keep, summarize=_summarize, archive=archive)
             return "ok"
@@ -277,6 +303,7 @@ class RuntimeMachine(Driver):
     def prune(self, name: str, later: bool, fault: Fault | None) -> None:
         """Prune what is older than a day, now or two days later."""
         self.world.clock.advance(timedelta(days=2) if later else timedelta(0))
+        self.alone_path = Oracle(self.slot(name), self.alone).prune(timedelta(days=1)).path
         self.call(name, lambda o: o.prune(timedelta(days=1)), _prune, fault)
 
     @rule(long=st.booleans())

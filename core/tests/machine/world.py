@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from core.tests.machine.observed import Seen, observe
+from core.tests.machine.observed import Seen, observe, observe_run
 from core.tests.machine.programs import KINDS, calls_at, fails_at, name_of, said_at
 
 from perdure import Agent, AgentStore, Message, Session, Tool, ToolCall, ToolContext, tool
@@ -117,9 +117,9 @@ class World:
         identity = SimulatedProcess(f"host-{name}", "boot", "1", next(self._pids), "1", gone=self._gone[name])
         return Slot(self, name, identity, self._journal, atomic=self._atomic)
 
-    async def see(self) -> Seen:
-        """Read what the stores hold."""
-        return await observe(self.stores)
+    async def see(self, *, alone: bool = False) -> Seen:
+        """Read what the stores hold of the conversation, or of the run without one."""
+        return await (observe_run(self.stores) if alone else observe(self.stores))
 
     async def kill(self, name: str) -> None:
         """Let a process die, and start another one in its place; its host knows that it is gone."""
@@ -230,7 +230,7 @@ class Slot:
 
     async def _judge(self, messages: Sequence[Message]) -> None:
         """See whether this response may be asked for."""
-        seen = await self.world.see()
+        seen = await self.world.see(alone=messages[0].text.startswith("r"))
         self._live()
         turn = seen.turn
         if turn is None or seen.owner not in self.identity.held:
@@ -275,7 +275,7 @@ class Slot:
 
     async def _judge_call(self, name: str, what: str, context: ToolContext) -> None:
         """See whether this call may run."""
-        seen = await self.world.see()
+        seen = await self.world.see(alone=context.session_id is None)
         self._live()
         key, kind, turn = context.idempotency_key, KINDS[name], seen.turn
         if turn is None or turn.run_id != context.run_id or seen.owner not in self.identity.held:
