@@ -46,7 +46,7 @@ class RecordedCall:
 
     def failed(self, error: BaseException) -> None:
         """Note what the call raised."""
-        self.answer = f"raises {type(error).__name__}: {error}"[:SHOWN]
+        self.answer = printable(f"raises {type(error).__name__}: {error}"[:SHOWN])
 
 
 @dataclass(slots=True)
@@ -156,6 +156,11 @@ def shown(value: object, limit: int = SHOWN) -> str:
         return _shown(value, limit, DEEPEST)
     except Exception:  # noqa: BLE001  # reason: whatever an odd value does, the law that is told of it goes on
         return f"<{type(value).__name__}>"
+
+
+def printable(text: str) -> str:
+    """Return text with what no report can hold (NUL, lone surrogates, control characters) written as escapes."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
 
 
 DEEPEST = 8

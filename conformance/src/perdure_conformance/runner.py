@@ -19,7 +19,7 @@ import hypothesis
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.laws.register import Law, LawFunction, all_laws
-from perdure_conformance.recording import RecordedCall
+from perdure_conformance.recording import RecordedCall, printable
 from perdure_conformance.target import Target
 
 GRACE = 10.0
@@ -128,13 +128,13 @@ def run_law(
         trial = _Trial(target, law, Path(directory), seed, examples or law.examples)
         thread = threading.Thread(target=lambda: told.append(trial.run()), name=f"law {law.id}", daemon=True)
         thread.start()
-        patience = law.timeout + GRACE
+        patience = trial.patience
         thread.join(min(patience, time_left))
         if not told and time_left < patience:
             told.append((Outcome.NOT_RUN, "it was cut: the time of the check was over"))
         if not told:
             told.append((Outcome.FAILED, f"the store blocked its event loop for more than {law.timeout:g} seconds"))
-    outcome, message = told[0]
+    outcome, message = told[0][0], printable(told[0][1])
     trace = trial.trace() if outcome is Outcome.FAILED else Trace()
     return Verdict(law, target.name, outcome, message, time.perf_counter() - began, trace)
 
@@ -151,6 +151,12 @@ class _Trial:
     bench: Bench | None = field(default=None, init=False)
     case: tuple[Any, ...] = field(default=(), init=False)
     calls: int | None = field(default=None, init=False)
+
+    @property
+    def patience(self) -> float:
+        """How long the whole trial may take, in seconds: of a law that draws cases each has the law's time, but few need it."""
+        tens = 0 if self.law.cases is None else self.examples // 10 + 1
+        return (self.law.timeout + GRACE) * (1 + tens)
 
     def trace(self) -> Trace:
         """Return what was asked up to the failure, of drawn cases in the last and smallest."""
@@ -192,7 +198,7 @@ class _Trial:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise AssertionError(f"the law did not end within {self.law.timeout:g} seconds: {_place(error)}") from error
+            raise _Hung(f"the law did not end within {self.law.timeout:g} seconds: {_place(error)}") from error
         finally:
             self.calls = bench.log.total
             async with asyncio.timeout(GRACE / 2):
@@ -217,14 +223,44 @@ class _Trial:
 
         if self.seed is not None:
             on_case = hypothesis.seed(self.seed)(on_case)
-        on_case()
+        try:
+            on_case()
+        except Exception:
+            self._shorten(runner)
+            raise
+
+    def _shorten(self, runner: asyncio.Runner) -> None:
+        """Leave out steps of a list of steps while the law still fails: Hypothesis gives up on long ones before the end.
+
+        Raises:
+            Exception: The failure on the shortest list that was found.
+        """
+        (case,) = self.case or (None,)
+        if not isinstance(case, list):
+            return
+        for place in reversed(range(len(case))):
+            shorter = case[:place] + case[place + 1 :]
+            if self._fails(runner, shorter):
+                case = shorter
+        runner.run(self._with_bench(self.law.function, case))
+
+    def _fails(self, runner: asyncio.Runner, case: list[Any]) -> bool:
+        try:
+            runner.run(self._with_bench(self.law.function, case))
+        except Exception:  # noqa: BLE001  # reason: whatever the law fails with, it fails
+            return True
+        return False
 
     def _explain(self, error: BaseException) -> str:
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
         text = str(error).strip()
-        if isinstance(error, AssertionError) and text:
+        if isinstance(error, (AssertionError, _Hung)) and text:
             return text + notes
         return f"{type(error).__name__} escaped {_place(error)}: {text or 'without a message'}{notes}"
+
+
+class _Hung(BaseException):  # reason: no error that a search for a smaller case may catch: each would hang again
+    """A law did not end in its time."""
 
 
 async def _nothing(bench: Bench) -> None:

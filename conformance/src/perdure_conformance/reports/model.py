@@ -217,7 +217,7 @@ class Report(Data):
 
 
 _MESSAGE = re.compile(
-    r"(?P<what>.*?)(?: at (?P<where>[.\[]\S*))?: expected (?P<expected>.*?),? (?:got|but) (?P<got>.*)", re.DOTALL
+    r"(?P<what>.*?)(?: at (?P<where>[.\[].*?))?: expected (?P<expected>.*?),? (?:got|but) (?P<got>.*)", re.DOTALL
 )
 
 
