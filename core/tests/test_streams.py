@@ -21,7 +21,7 @@ from perdure.errors import (
 )
 from perdure.events import RunDone, RunEvent, RunFailed
 from perdure.listening import Channels
-from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel, TextDelta
+from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel, TextDelta
 from perdure.runtime.runner import Runner
 from perdure.runtime.stream import RunStream
 from perdure_conformance.interception import Call, Died, Interception, at
@@ -812,7 +812,7 @@ async def test_a_model_that_cancels_itself_is_not_taken_for_the_user(store: Agen
 
     session = Agent(model=FunctionModel(answer), store=store).session("s")
     _, raised = await all_of(session.stream("work"))
-    assert isinstance(raised, asyncio.CancelledError)
+    assert isinstance(raised, ModelError)
     pending = await session.pending()
     assert pending is not None
     assert pending.owner is None
