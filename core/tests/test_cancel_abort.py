@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 from core.tests.processes import another, elsewhere
 
@@ -446,3 +448,56 @@ async def test_an_abort_of_a_turn_that_somebody_else_has_taken_says_who_runs_it(
     assert result is not None
     assert result.text == "done"
     assert len(await here.load()) == 2
+
+
+# --- cancelled again and again ---
+
+
+async def paused(_: Call) -> None:
+    """Let the loop turn in the middle of a write."""
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["twice", "scope"])
+async def test_a_send_that_is_cancelled_again_and_again_keeps_no_lease(store: AgentStore, how: str) -> None:
+    """A cancel scope of anyio cancels in every round of the loop, wherever the turn is: nobody has to wait for it."""
+
+    @tool(in_doubt="rerun")
+    async def pay() -> str:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            for _ in range(3):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+        return "paid"
+
+    bundle = another(store, Interception(before=paused, after=paused))
+    sender, other = (
+        Agent(model=ScriptedModel([[ToolCall("c1", "pay")], "done"]), tools=[pay], store=used)
+        for used in (bundle, another(store, process=elsewhere()))
+    )
+    for rounds in range(45):
+        name, scope = f"s{rounds}", anyio.CancelScope()
+
+        async def send(name: str = name, scope: anyio.CancelScope = scope) -> None:
+            with scope:
+                await sender.session(name).send("go")
+
+        task = asyncio.create_task(send())
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        if how == "scope":
+            scope.cancel()
+        for _ in range(2):
+            if how == "twice":
+                task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([task])
+        for _ in range(40):  # what is written behind the cancellation
+            await asyncio.sleep(0)
+        found = await store.checkpoints.load(name)
+        assert found is None or found.head.owner is None, rounds
+        assert not bundle.ownership.process.held
+        await other.session(name).resume()
+        assert [message.text for message in await other.session(name).load()] in ([], ["go", "", "paid", "done"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from perdure.contracts.store import draw_version
 from perdure.errors import (
@@ -64,7 +64,8 @@ class OwnedJournal:
         self.on_written: Callable[[Sequence[Record]], object] = _nobody_asks
         self._renewed = ownership.clock.monotonic()
         self._lost = False
-        self._released = False
+        self._released = False  # nobody holds it here any more
+        self._given_up = False  # and no owner stands in its head
 
     @classmethod
     async def take(
@@ -98,12 +99,19 @@ class OwnedJournal:
         full = _renewed(ownership, replace(head(version), owner=owner))
         owned = cls(ownership, checkpoints, key, version=version - 1, head=full)
         ownership.process.held.add(owner)
+        wanted = True
+
+        async def opened() -> None:
+            await owned._open(found, list(entries(version)), version, at)
+            if not wanted:
+                await owned._give_back()
+
         try:
-            await uninterrupted(owned._open(found, list(entries(version)), version, at))
+            await uninterrupted(opened())
         except asyncio.CancelledError:
+            wanted = False
             if owned.version == version:  # it was written: nobody shall have to wait for a lease that nobody keeps
-                with contextlib.suppress(StoreError, OwnershipLostError):
-                    await owned.give_up()
+                await owned._give_back()
             ownership.process.held.discard(owner)
             raise
         except BaseException as error:
@@ -172,7 +180,7 @@ class OwnedJournal:
         **changes: Any,
     ) -> bool:
         """Append, and own it no longer, unless; one that was released already is left alone. Return whether it is not owned."""
-        if self._released:
+        if self._given_up:
             return True
         changes |= {"owner": None, "lease": None, "lease_expires_at": None}
         kept = False
@@ -186,10 +194,19 @@ class OwnedJournal:
                 self.forget()
         return not kept
 
+    async def _give_back(self) -> None:
+        """Give up what was taken and is not wanted; what goes wrong here adds nothing."""
+        with contextlib.suppress(StoreError, OwnershipLostError):
+            await self.give_up()
+
     def forget(self) -> None:
         """Stop holding it without writing anything, so that this process may take it again at once."""
         self._released = True
         self._ownership.process.held.discard(self.owner)
+
+    def _end(self) -> None:
+        self._given_up = True
+        self.forget()
 
     def note(self, **changes: Any) -> None:
         """Change fields of the head, to be written with the next append."""
@@ -228,7 +245,7 @@ class OwnedJournal:
             async with self._queue:
                 self._require_ours()
                 result = await action(self.version)
-                self.forget()
+                self._end()
                 return result
 
         return await uninterrupted(run())
@@ -252,7 +269,7 @@ class OwnedJournal:
         async with self._queue:
             appended = await self._append_in_turn(entries, at, unless, changes)
             if self.head.owner is None:
-                self.forget()
+                self._end()
             return appended
 
     async def _beat_in_turn(self) -> None:
@@ -308,7 +325,7 @@ class OwnedJournal:
                 ), head
 
             await self._write(made)
-            self.forget()
+            self._end()
 
     async def _delete(self) -> None:
         async with self._queue:
@@ -319,7 +336,7 @@ class OwnedJournal:
                 self._lost = True
                 raise OwnershipLostError(self.key) from error
             finally:
-                self.forget()
+                self._end()
 
     async def _write(self, made: Callable[[], tuple[Callable[[], Awaitable[int]], CheckpointHead] | None]) -> bool:
         """Write what is made for the version held; made anew if an append aside turns out to have moved it.
@@ -423,12 +440,29 @@ def _renewed(ownership: Ownership, head: CheckpointHead) -> CheckpointHead:
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end also when the caller is cancelled meanwhile; the cancellation follows. A second one breaks in."""
+    """Run to the end also when the caller is cancelled meanwhile; the cancellation follows.
+
+    A second one, of which a cancel scope of anyio has any number, does not wait: the work goes on behind it.
+    """
     task = asyncio.ensure_future(work)
     try:
-        return await asyncio.shield(task)
+        await asyncio.wait([task])
     except asyncio.CancelledError:
+        _going_on.add(task)
+        task.add_done_callback(_has_ended)
         await asyncio.wait([task])
         if not task.cancelled() and task.exception() is not None:
             raise asyncio.CancelledError from task.exception()
         raise
+    return task.result()
+
+
+_going_on: Final[set[asyncio.Task[Any]]] = set()
+"""Work of which the caller may be gone: the event loop alone would not keep it."""
+
+
+def _has_ended(task: asyncio.Task[Any]) -> None:
+    """Take note of its end, and that nobody is left to hear how it failed."""
+    _going_on.discard(task)
+    if not task.cancelled():
+        task.exception()

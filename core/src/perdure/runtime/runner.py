@@ -86,6 +86,7 @@ class Runner:
         self._opening = (resumed, agent_changed)
         self._turn: Turn | None = None
         self._work: asyncio.Task[str] | None = None
+        self._begun = False
         self._joined: dict[str, list[asyncio.Future[TurnResult | None]]] = {}
         self._ended = asyncio.Event()
         self._aborted = False
@@ -239,6 +240,7 @@ class Runner:
         """Hold the lease while the turn goes on; tell a loss or an abort from a cancellation of the caller."""
         if self._is_aborted():
             return await self._drop()
+        self._begun = False
         self._work = work = asyncio.create_task(self._advance())
         try:
             async with self.journal.heartbeat(self._on_lost):
@@ -247,16 +249,20 @@ class Runner:
             return await self._after_loss()
         except asyncio.CancelledError:
             work.cancel()
-            await asyncio.wait([work])
+            await uninterrupted(self._stopped(work, cancelled=_caller_is_cancelled()))
             if _caller_is_cancelled():
-                if not self._lost:
-                    await self._give_up()  # what is cancelled before its first step gives nothing up itself
                 raise
             if self._lost:
                 return await self._after_loss()
             if self._is_aborted():
                 return await self._drop()
             raise
+
+    async def _stopped(self, work: asyncio.Task[str], *, cancelled: bool) -> None:
+        """Wait for the end of the work; what is cancelled before its first step gives nothing up itself."""
+        await asyncio.wait([work])
+        if cancelled and not self._begun and not self._lost:
+            await self._give_up()
 
     def _is_aborted(self) -> bool:
         return self._aborted
@@ -268,6 +274,7 @@ class Runner:
 
     async def _advance(self) -> str:
         """Go on with the turn; whatever stops it gives the journal up in the same append that says why."""
+        self._begun = True
         try:
             await self._load_base()
             if self.state.finish_reason is None:
