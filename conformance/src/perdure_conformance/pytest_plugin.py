@@ -1,1 +1,71 @@
-"""The plugin of pytest."""
+"""The pytest plugin: `--store`, and one test for each law of a `StoreConformance`. It imports the kit when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from perdure_conformance.laws.register import Law
+
+STORE_LAWS = Path(__file__).with_name("store_laws.py")
+"""The module that `--pyargs perdure_conformance` collects."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the kit."""
+    group = parser.getgroup("perdure", "perdure: laws of stores")
+    group.addoption(
+        "--store",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="A store to hold to the laws, as `perdure-conformance check` takes it; with --pyargs perdure_conformance.",
+    )
+    group.addoption(
+        "--law", action="append", default=[], metavar="LAW", help="Try this law alone; may be given several times."
+    )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Collect the kit's own module of tests, whatever the patterns for names of test files are."""
+    if file_path != STORE_LAWS:
+        return None
+    if not parent.config.getoption("store"):
+        raise pytest.UsageError("perdure_conformance: name a store: pytest --store URL --pyargs perdure_conformance")
+    return pytest.Module.from_parent(parent, path=file_path)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test for each law, and for each store of `--store`."""
+    if "perdure_store" in metafunc.fixturenames:
+        from perdure_conformance.resolve import TargetError, find_target
+
+        try:
+            stores = [find_target(text) for text in metafunc.config.getoption("store") or ()]
+        except TargetError as error:
+            raise pytest.UsageError(f"--store: {error}") from error
+        metafunc.parametrize("perdure_store", stores, ids=[store.target.name for store in stores])
+        _each_law(metafunc, None)
+    elif metafunc.cls is not None and metafunc.function.__name__ == "test_law":
+        from perdure_conformance.testing import StoreConformance
+
+        if issubclass(metafunc.cls, StoreConformance):
+            _each_law(metafunc, metafunc.cls.only)
+
+
+def _each_law(metafunc: pytest.Metafunc, only: tuple[str, ...] | None) -> None:
+    laws = _laws(metafunc.config.getoption("law") or only)
+    metafunc.parametrize("law", laws, ids=[law.id for law in laws])
+
+
+def _laws(only: tuple[str, ...] | list[str] | None) -> list[Law]:
+    from perdure_conformance.laws.register import all_laws
+
+    known = {law.id: law for law in all_laws()}
+    unknown = [name for name in only or () if name not in known]
+    if unknown:
+        raise pytest.UsageError(f"there is no law {unknown[0]!r}; `perdure-conformance list` shows all")
+    return list(known.values()) if only is None else [known[name] for name in only]

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from perdure_conformance.laws.register import Law, all_laws
-from perdure_conformance.runner import Outcome, run_law
 from perdure_conformance.target import Target
+from perdure_conformance.testing import check_law
 
 
 def law_tests(*targets: Target, only: Iterable[str] | None = None) -> Callable[[Target, Law], None]:
@@ -32,10 +32,6 @@ def law_tests(*targets: Target, only: Iterable[str] | None = None) -> Callable[[
 
     @pytest.mark.parametrize(("target", "law"), cases)
     def test_law(target: Target, law: Law) -> None:
-        verdict = run_law(target, law)
-        if verdict.outcome is Outcome.FAILED:
-            pytest.fail(str(verdict), pytrace=False)
-        if verdict.outcome is not Outcome.PASSED:
-            pytest.skip(f"{verdict.outcome}: {verdict.message}")
+        check_law(target, law)
 
     return test_law

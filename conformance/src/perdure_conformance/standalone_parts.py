@@ -26,10 +26,8 @@ async def open_object(text: str, place: Place) -> Any:
     sys.modules[specification.name] = module
     specification.loader.exec_module(module)
     found: Any = getattr(module, attribute)
-    if isinstance(found, type):
-        opened: Any = found().opener(place)
-    elif callable(found):
-        opened = found().opener(place, place.clock)
-    else:
-        opened = found.opener(place, place.clock)
+    if callable(found):
+        found = found()
+    takes_clock = len(inspect.signature(found.opener).parameters) > 1
+    opened: Any = found.opener(place, place.clock) if takes_clock else found.opener(place)
     return await opened if inspect.isawaitable(opened) else opened

@@ -16,6 +16,7 @@ from perdure_conformance.target import Place, Target
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
+    from perdure_conformance.resolve import Named
 
 
 class OpenerError(TypeError):
@@ -110,14 +111,22 @@ def open_by_class(owner: type[StoreConformance], text: str) -> Awaitable[AgentSt
     return owner().target().opener(place, place.clock)
 
 
-def check_law(target: Target, law: Law) -> None:
-    """Try a law in a test of pytest: fail with how it failed, skip with why it did not run."""
+def check_law(target: Target, law: Law, *, named: Named | None = None) -> None:
+    """Try a law in a test of pytest: fail with how it failed, skip with why it did not run.
+
+    Args:
+        target: The store under test.
+        law: The law.
+        named: What names the store to the command; `None`: nothing does.
+    """
     import pytest
 
+    from perdure_conformance.reports.failures import replay_command
     from perdure_conformance.reports.text import failure_text
 
     verdict = run_law(target, law)
     if verdict.outcome is Outcome.FAILED:
-        pytest.fail(failure_text(verdict, f"pytest -k {law.id}"), pytrace=False)
+        replay = f"pytest -k {law.id}" if named is None else replay_command(named.text, law.id, "quick", 0)
+        pytest.fail(failure_text(verdict, replay), pytrace=False)
     if verdict.outcome is not Outcome.PASSED:
         pytest.skip(f"{verdict.outcome}: {verdict.message}")
