@@ -25,7 +25,7 @@ async def leaves_nothing(bench: Bench) -> None:
     for name in ("s10", "S1", "s1-", "s"):
         await lived(store, name)
     equal(await store.delete_session("s1"), True, "what delete_session answers")
-    others = sorted(("s10", "S1", "s1-", "s"))
+    others: list[str] = sorted(("s10", "S1", "s1-", "s"))
     equal(await left(store), Left(others, others, sorted(f"{name}.turn-1.s0.c0" for name in others)), "what is left")
     equal(list((await store.approvals.list(session_id="s1")).items), [], "the listed approvals of the session")
     for part in PARTS:

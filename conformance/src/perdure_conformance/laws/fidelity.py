@@ -169,10 +169,11 @@ async def refuses_what_is_not_json(bench: Bench, part: Part) -> None:
 
 @law_of_each("refuses-records-that-are-no-objects", parts=(SESSIONS, CHECKPOINTS), promise=6, methods=["write"])
 async def refuses_what_is_no_object(bench: Bench, part: Any) -> None:
-    """A record is a JSON object: lists, texts, numbers and null are refused, and so is a batch that is no list."""
+    """A record is a JSON object with text keys: anything else is refused, and so is a batch that is no list."""
     records: list[Any] = [[], "text", 1, 1.5, True, None, (), {"a"}]
+    records += [{1: "x"}, {None: "x"}, {True: "x"}, {b"k": "x"}, {"a": 1, 2.5: "x"}]
     for bad in records:
-        what = f"appending a record of type {type(bad).__name__}"
+        what = f"appending a record of type {type(bad).__name__}: {bad!r:.40}"
         await raises(NotJsonError, what, part.write, bench.store, "s1", [bad])
     batches: list[Any] = [{"a": 1}, "text", None, 5, iter([{"a": 1}])]
     for bad in batches:

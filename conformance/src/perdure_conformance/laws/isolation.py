@@ -8,7 +8,7 @@ from perdure_conformance.checks import broken, equal, raises
 from perdure_conformance.laws.register import law, law_of_each
 from perdure_conformance.parts import LISTS, Part, Stores, WritablePart
 
-NAMESPACES = ("default", "a", "ab", "a_", "a-", "A", "a-b", "b", "aa", "n" * 48)
+NAMESPACES = ("default", "default2", "defaulu", "a", "ab", "a_", "a-", "A", "a-b", "b", "aa", "n" * 48, "n" * 47 + "m")
 """Tenants whose names resemble one another, or are the beginning of one another."""
 
 

@@ -1,0 +1,177 @@
+"""A conversation over the store under test, and one process of it that is stopped before each of its calls in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from perdure.errors import ToolOutcomeUnknownError
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import LawBrokenError, NotRunError, broken
+from perdure_conformance.conversation_world import LAPSE, SESSION, TYPED, ConversationWorld
+from perdure_conformance.laws.tapped import all_journals, over
+from perdure_conformance.parts import PARTS, Stores
+from perdure_conformance.stepping import SteppedProcess
+
+if TYPE_CHECKING:
+    from perdure import TurnResult
+    from perdure.backend import Journal
+
+ALLOWED = (*TYPED, ToolOutcomeUnknownError)
+LONG = timedelta(days=14)
+NEEDS: dict[str, Any] = {"parts": PARTS, "needs": ("list", "delete"), "timeout": 60.0}
+"""What a law needs that runs an agent over the store."""
+
+LONGER: dict[str, Any] = NEEDS | {"timeout": 120.0}
+"""The same, with the time for a turn at every one of its writes."""
+
+
+class StoreWorld(ConversationWorld):
+    """One conversation whose every process has the parts of the store under test."""
+
+    def __init__(self, stores: Stores, **options: Any) -> None:
+        """Set up over an open, empty bundle.
+
+        Raises:
+            NotRunError: Its parts are not made of one journal, so no process of it can be stopped.
+        """
+        journals = all_journals(stores)
+        if len({id(journal) for journal in journals}) != 1:
+            raise NotRunError("the parts are made of several journals, which cannot be stopped together")
+        defaults: dict[str, Any] = {"same_host": False, "allowed": ALLOWED}
+        super().__init__(journals[0], **defaults | options)
+        self.stores = stores
+
+    def store(self, name: str, journal: Journal) -> Stores:
+        """Return a bundle of a process's own."""
+        return over(self.stores, {id(self.journal): journal}, self.identity(name), clock=self.clock)
+
+
+Program: TypeAlias = Callable[[StoreWorld, Stores], Coroutine[Any, Any, Any]]
+Meanwhile: TypeAlias = Callable[[StoreWorld], Coroutine[Any, Any, Any]]
+Make: TypeAlias = Callable[[], Awaitable[StoreWorld]]
+Check: TypeAlias = Callable[[StoreWorld, SteppedProcess, Mapping[str, Any]], Awaitable[None]]
+
+
+async def new_world(bench: Bench, **options: Any) -> StoreWorld:
+    """Return a world at a fresh place."""
+    return StoreWorld(await bench.open(bench.another_place()), **options)
+
+
+def is_atomic(bench: Bench) -> bool:
+    """Whether a turn is closed together with its transcript, as the store declares."""
+    return all(bench.capabilities(part.name).atomic for part in PARTS[:2])
+
+
+async def ended(work: Awaitable[Any]) -> Any:
+    """Return what a program returns, or the typed error that it raises."""
+    try:
+        return await work
+    except ALLOWED as error:
+        return error
+
+
+def needed(condition: object, message: str) -> None:
+    """Demand that something holds."""
+    if not condition:
+        raise broken(message)
+
+
+async def at_every_call(
+    make: Make,
+    program: Program,
+    meanwhile: Meanwhile,
+    check: Check | None = None,
+    *,
+    atomic: bool,
+    inner: Callable[[Journal], Journal] = lambda journal: journal,
+    since: Callable[[], bool] = lambda: True,
+) -> None:
+    """Stop a program before each of its calls in turn, let others go on, and check the promises after its end.
+
+    Args:
+        make: Makes a world where the program begins.
+        program: What is stopped.
+        meanwhile: What others do then.
+        check: More to check; it sees the writes that the program had made when it was stopped.
+        atomic: Whether the program sees an atomic journal.
+        inner: Wraps the journal of the program.
+        since: Whether it has come far enough to be stopped.
+    """
+    number = 0
+    while True:
+        world, number = await make(), number + 1
+        process = SteppedProcess("paused", inner(world.journal), atomic=atomic)
+        await process.start(program(world, world.store("paused", process.journal)))
+        if not await process.until(number):
+            await ended(process.finish())
+            needed(number > 2, "the program that was to be stopped made no calls of its store")
+            return
+        if since():
+            await _while_it_stands(world, process, number, meanwhile, check)
+        else:
+            await process.kill()
+        await world.stores.close()
+
+
+async def _while_it_stands(
+    world: StoreWorld, process: SteppedProcess, number: int, meanwhile: Meanwhile, check: Check | None
+) -> None:
+    where = f"a process was stopped before its call {number}: {process.calls[-1]}"
+    try:
+        written = [call for call in process.calls[: number - 1] if call.kind == "write"]
+        other = await ended(meanwhile(world))
+        outcomes = {"paused": await ended(process.finish()), "other": other}
+        if check is not None:
+            process.interception.calls[:] = written
+            await check(world, process, outcomes)
+        await world.check(outcomes)
+    except Exception as error:
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        raise LawBrokenError(f"{where}; then: {kind}{error}") from error
+    finally:
+        if not process.ended:
+            await process.kill()
+
+
+# --- programs ---
+
+
+def send(given: str) -> Program:
+    """Send an input."""
+    return lambda world, store: world.session(store).send(given)
+
+
+def resume(world: StoreWorld, store: Stores) -> Coroutine[Any, Any, Any]:
+    """Go on with what is pending."""
+    return world.session(store).resume()
+
+
+def lapsed(given: str) -> Meanwhile:
+    """Let another host go on with the conversation when the lease of the one that sleeps is over."""
+
+    async def meanwhile(world: StoreWorld) -> TurnResult:
+        world.clock.advance(LAPSE)
+        return await world.session(world.fresh("other")).send(given)
+
+    return meanwhile
+
+
+def claim(action: str) -> Program:
+    """Clear the conversation, discard its turn, or delete it."""
+
+    def run(world: StoreWorld, store: Stores) -> Coroutine[Any, Any, Any]:
+        if action == "delete":
+            return store.delete_session(SESSION)
+        session = world.session(store)
+        return session.clear() if action == "clear" else session.discard_pending()
+
+    return run
+
+
+async def decide_all(world: StoreWorld) -> None:
+    """Approve whatever is asked."""
+    store = world.fresh("human")
+    for approval in (await store.approvals.list(status="pending")).items:
+        await store.decide(approval.id, approved=True)
