@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from core.tests.processes import another, die_at, elsewhere, everything
 from core.tests.session_world import CALLS, FIRST, World, awaiting, elsewhere_running, finished, in_progress, ready
@@ -180,6 +182,33 @@ async def test_finished_pending_commits(world: World) -> None:
     assert await world.session.pending() is None
     assert await world.texts() == [*FIRST, "hello", "re: hello"]
     assert await world.status() == "idle"
+
+
+async def test_a_claim_that_somebody_else_finishes_just_now_is_told_of(world: World) -> None:
+    await in_progress(world)
+    await die_at(world.store, 1, lambda store: world.by(store).discard_pending())
+    assert await world.status() == "discarding"
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    others: list[asyncio.Task[object]] = []
+
+    async def hold(call: Call) -> None:
+        if call.number == 2:
+            reached.set()
+            await may_go_on.wait()
+
+    async def before(_: Call) -> None:
+        interception.before = None
+        others.append(asyncio.create_task(world.by(another(world.store, Interception(before=hold))).resume()))
+        await reached.wait()
+
+    interception = Interception(before=before)
+    session = world.by(another(world.store, interception))
+    pending = await session.pending()
+    assert pending is not None
+    assert (pending.status, pending.owner is None) == ("discarding", False)
+    may_go_on.set()
+    assert await others[0] is None
+    assert await session.pending() is None
 
 
 async def test_finished_resume_commits(world: World) -> None:

@@ -18,6 +18,7 @@ from perdure.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
     PerdureError,
+    SessionBusyError,
     SessionConflictError,
     VersionConflictError,
 )
@@ -225,7 +226,11 @@ class Session:
         if self.store.ownership.is_live(found):
             return described(found)
         if found.head.status in CLAIM_STATUSES or found.head.status == FINISHED:
-            return await self._settled_pending()
+            try:
+                return await self._settled_pending()
+            except SessionBusyError:  # somebody else has taken it just now
+                found = await self.store.checkpoints.load(self.id)
+                return None if found is None or found.head.status == IDLE else described(found)
         if found.head.status in (AWAITING_APPROVAL, READY):
             left = await undecided(self.store, found.head)
             return replace(described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
