@@ -14,6 +14,7 @@ from core.tests.processes import another, elsewhere, everything
 from perdure import Agent, AgentStore, Message, Session, ToolCall, open_store, tool
 from perdure.errors import SessionBusyError, SessionConflictError, VersionConflictError, WrongLoopError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
+from perdure_conformance.interception import Call, Interception
 from perdure_conformance.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -307,3 +308,25 @@ def test_a_forked_child_is_refused_and_harms_nobody(tmp_path: Path, scheme: str)
             return await texts(store)
 
     assert asyncio.run(parent()) == ["before", "re: before", "after", "re: after"]
+
+
+async def test_a_turn_writes_as_much_in_a_long_conversation_as_in_a_short_one(any_store: AgentStore) -> None:
+    """B115: nothing is stored a second time, in the transcript or beside it."""
+    sizes: list[int] = []
+
+    async def weigh(call: Call) -> None:
+        written = (getattr(operation, "items", ()) for operation in call.operations)
+        sizes[-1] += sum(len(item) for items in written for item in items)
+
+    agent = Agent(model=ScriptedModel(["y" * 500] * 60), store=another(any_store, Interception(after=weigh)))
+    session = agent.session("s")
+    for number in range(60):
+        sizes.append(0)
+        await session.send("x" * 500, input_id=f"i{number}")
+    assert max(sizes[1:]) - min(sizes[1:]) <= 16  # numbers have more digits
+    transcript = await any_store.sessions.load("s")
+    assert transcript is not None
+    assert len(transcript.records) == 120
+    journal = await any_store.checkpoints.load("s")
+    assert journal is not None
+    assert journal.entries == ()
