@@ -20,9 +20,10 @@ from core.tests.compaction_world import (
 )
 from core.tests.processes import another, die_at, everything
 
-from perdure import AgentStore, PruneReport, safe_id
+from perdure import Agent, AgentStore, PruneReport, safe_id
 from perdure.archives import archive_id, archive_of, archive_state
 from perdure.errors import StoreCorruptedError
+from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure_conformance.interception import Call, Interception
 from perdure_conformance.manual_clock import TICK, ManualClock
 
@@ -86,7 +87,7 @@ async def test_history_after_one_that_kept_no_archive(store: AgentStore) -> None
     await live.compact(keep=1, summarize=gist)
     await live.send("m3")
     await live.compact(keep=1, summarize=gist, archive=True)
-    assert await heard(store) == ["<u:<u:m0|a:re: m0>|u:m1|a:re: m1>", *said(4)[4:]]
+    assert await heard(store) == [*said(1), "<u:<u:m0|a:re: m0>|u:m1|a:re: m1>", *said(4)[4:]]
 
 
 @pytest.mark.parametrize("named", ["nobody", "s", "x--other", 5, None, "a b"])
@@ -284,3 +285,24 @@ async def test_prune_that_lets_go_undoes_the_compaction_it_met(store: AgentStore
     report = await another(store, Interception(before=before)).prune(older_than=WEEK)
     assert report.kept["s"] == "it was written to meanwhile"
     assert (await status(store), await archives(store)) == ("idle", [])
+
+
+async def test_a_compaction_without_an_archive_still_names_the_one_before(any_store: AgentStore) -> None:
+    live = Agent(model=FunctionModel(_echo), store=any_store).session("s")
+    await live.send("one")
+    await live.compact(keep=0, summarize=lambda _: "first summary", archive=True)
+    await live.send("two")
+    await live.compact(keep=0, summarize=lambda _: "second summary")
+    await live.send("three")
+    assert [message.text for message in await live.load()] == ["second summary", "three", "re: three"]
+    history = [message.text for message in await live.history()]
+    assert history == ["one", "re: one", "second summary", "three", "re: three"]
+    await live.compact(keep=0, summarize=lambda _: "third summary", archive=True)
+    assert [message.text for message in await live.history()] == history
+    assert len((await any_store.sessions.list()).items) == 3
+    await any_store.delete_session("s")
+    assert (await any_store.sessions.list()).items == ()
+
+
+async def _echo(request: ModelRequest) -> ModelResponse:
+    return ModelResponse(text=f"re: {request.messages[-1].text}")

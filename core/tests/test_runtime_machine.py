@@ -47,7 +47,6 @@ def test_an_abort_does_not_speak_for_a_turn_that_somebody_else_runs() -> None:
         state.teardown()
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="a compaction without an archive forgets the one before it")
 def test_an_archive_goes_with_its_conversation() -> None:
     state = type("Machine", (machine("memory:", atomic=True),), {"strict": True})()
     try:

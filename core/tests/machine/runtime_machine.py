@@ -263,9 +263,6 @@ class RuntimeMachine(Driver):
     @precondition(lambda self: self.free)
     @rule(name=a_free, keep=st.integers(0, 2), archive=st.booleans(), fault=faults)
     def compact(self, name: str, keep: int, archive: bool, fault: Fault | None) -> None:
-        # See test_an_archive_goes_with_its_conversation: one that no summary names any more would stay for ever.
-        archive = archive or (bool(self.seen.archives) and not self.strict)
-
         async def act(slot: Slot) -> str:
             await slot.session().compact(keep=keep, summarize=_summarize, archive=archive)
             return "ok"

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perdure.archives import SUMMARY
+from perdure.archives import SUMMARY, archive_named_by
 from perdure.runtime.history import is_own, severed_places, turn_starts
 from perdure.runtime.messages import RECORD_VERSION, Usage, messages_of, stamp
 from perdure.runtime.results import REMEMBERED_TURNS
@@ -96,6 +96,10 @@ def compacted(parts: Split, text: str, usage: Usage, *, at: datetime, archive: s
     }
     if archive is not None:
         summary |= {"archive": archive, "archived": parts.place}
+    elif archive_named_by(parts.replaced) is not None:
+        # Of what came since there is the summary alone; but who reads, or deletes, must still find the archive before it.
+        earlier = parts.replaced[0]
+        summary |= {"archive": earlier["archive"], "archived": earlier.get("archived", 0), "beyond_archive": True}
     return Compacted(summary, rest, text, usage)
 
 

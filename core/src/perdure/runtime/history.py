@@ -29,7 +29,7 @@ SAME_LIFE: Final = 2**20
 """A session that was deleted and created again starts at a random version of 40 bits, so it is not this near."""
 
 _NOT_CARRIED: Final = ("input_id", "spent")
-_NOT_CARRIED_OF_A_SUMMARY: Final = ("archive", "archived", "kept", "spent", "turns")
+_NOT_CARRIED_OF_A_SUMMARY: Final = ("archive", "archived", "beyond_archive", "kept", "spent", "turns")
 
 
 def is_own(record: Record) -> bool:
@@ -68,7 +68,10 @@ def turn_starts(records: Sequence[Record]) -> list[int]:
 
 
 async def whole_history(store: AgentStore, session_id: str, records: Sequence[Record]) -> tuple[Message, ...]:
-    """Return all messages of a conversation, read through its archives; a summary without one stands for itself."""
+    """Return all messages of a conversation, read through its archives.
+
+    A summary without an archive stands for itself, and so does one that stands for more than its archive holds.
+    """
     parts: list[Sequence[Record]] = [records]
     seen: set[str] = set()
     while (named := archive_named_by(parts[-1])) is not None and named not in seen:
@@ -77,7 +80,8 @@ async def whole_history(store: AgentStore, session_id: str, records: Sequence[Re
         archive = await store.sessions.load(named, limit=summary.get("archived", 0))
         if archive is None or archive_of(archive) != session_id:
             break
-        parts[-1] = rest
+        if not summary.get("beyond_archive"):
+            parts[-1] = rest
         parts.append(archive.records)
     return tuple(message for part in reversed(parts) for message in messages_of(part))
 
