@@ -5,7 +5,7 @@ The blocks of a page run in order, in one namespace and in one empty directory. 
 * `python`: run. A `text` block right behind it is what it prints.
 * `python title="x.py"`: a file, saved under that name.
 * `python no-run`: for the reader alone.
-* `console`: lines with `$` are commands, run if they call `python` or `perdure`; below stands what they print, where
+* `console`: lines with `$` are commands, run if they call `python`, `perdure` or `perdure-conformance`; below stands what they print, where
   `...` stands for anything.
 """
 
@@ -106,9 +106,9 @@ class Reader:
     def _type(self, block: Block) -> None:
         for command, expected in _commands(block.text):
             words = shlex.split(command)
-            if words[0] not in ("python", "perdure"):
+            if words[0] not in ("python", "perdure", "perdure-conformance"):
                 continue
-            program = [sys.executable] if words[0] == "python" else [str(Path(sys.executable).with_name("perdure"))]
+            program = [sys.executable] if words[0] == "python" else [str(Path(sys.executable).with_name(words[0]))]
             ran = subprocess.run(
                 [*program, *words[1:]],
                 stdout=subprocess.PIPE,
