@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from conformance.tests.faults.planting import Around, Fault, Scene, outcome
 
-from perdure import AgentStore
+from perdure import AgentStore, safe_id
 from perdure.backend import (
     Append,
     Capabilities,
@@ -344,6 +344,26 @@ class UndeclaredDoesNothing(JournalApprovals):
         return False
 
 
+class TakesAnyId(JournalSessions):
+    """What is no id is made one, quietly."""
+
+    async def load(self, session_id: str, **window: Any) -> Any:  # type: ignore[misc]  # reason: the fault
+        return await JournalSessions.load(self, safe_id(str(session_id).rstrip()), **window)
+
+    async def append(self, session_id: str, records: Any, **options: Any) -> int:  # type: ignore[misc]  # reason: the fault
+        return await JournalSessions.append(self, safe_id(str(session_id).rstrip()), records, **options)
+
+
+class HangsInASecondLoop(JournalSessions):
+    """A call from another event loop waits for ever."""
+
+    async def load(self, session_id: str, **window: Any) -> Any:  # type: ignore[misc]  # reason: the fault
+        loop = vars(self).setdefault("loop", asyncio.get_running_loop())
+        if loop is not asyncio.get_running_loop():
+            await asyncio.Event().wait()
+        return await JournalSessions.load(self, session_id, **window)
+
+
 # --- witnesses ---
 
 
@@ -355,6 +375,21 @@ async def alike(scene: Scene) -> Any:
     await scene.store.sessions.delete("a")
     await scene.store.sessions.delete("s1")
     return [isinstance(one, int) for one in made], found, await scene.ids()
+
+
+async def bad_ids(scene: Scene) -> Any:
+    return [await outcome(scene.append(1, to=name)) == "InvalidIdError" for name in ("a/b", "a:b", "a ", "..")]
+
+
+async def from_another_loop(scene: Scene) -> Any:
+    """What a call from another loop comes to."""
+    await scene.records()
+    asking = asyncio.wait_for(asyncio.to_thread(lambda: asyncio.run(_asked(scene))), 5)
+    return await outcome(asking)
+
+
+async def _asked(scene: Scene) -> str:
+    return str(await outcome(asyncio.wait_for(scene.store.sessions.load("s1"), 0.2)))
 
 
 async def namespaces(scene: Scene) -> Any:
@@ -460,6 +495,8 @@ def of_sessions(sessions: type[JournalSessions], witness: Any, *laws: str) -> Fa
 
 FAULTS = (
     of(FoldsCase, alike, "sessions-confusable-ids-stay-apart", "approvals-confusable-ids-stay-apart"),
+    of_sessions(TakesAnyId, bad_ids, "sessions-bad-ids-are-refused"),
+    of_sessions(HangsInASecondLoop, from_another_loop, "sessions-other-loop-is-refused"),
     of(CutsIds, alike, "sessions-confusable-ids-stay-apart"),
     of(UnderscoreIsAnyCharacter, alike, "sessions-confusable-ids-stay-apart"),
     of(LeadingZerosLost, alike, "sessions-confusable-ids-stay-apart"),

@@ -87,13 +87,17 @@ async def second_handle_is_never_stale(bench: Bench, part: Part) -> None:
     first, second = await bench.handles(2)
     key = part.key("s1")
     equal(await part.read(second, key), None, "an absent key")
-    await part.make(first, key)
-    equal(await part.read(second, key), await part.read(first, key), "a key that the other handle created")
+    version = await part.make(first, key)
+    seen = await part.read(second, key)
+    equal(seen and seen.version, version, "the version of a key that the other handle created")
+    equal(seen, await part.read(first, key), "a key that the other handle created")
     if isinstance(part, WritablePart):
-        await part.write(first, key, [{"n": 2}])
+        version = await part.write(first, key, [{"n": 2}])
     else:
-        await first.approvals.decide(key, approved=True)
-    equal(await part.read(second, key), await part.read(first, key), "a key that the other handle changed")
+        version = (await first.approvals.decide(key, approved=True)).version
+    seen = await part.read(second, key)
+    equal(seen and seen.version, version, "the version of a key that the other handle changed")
+    equal(seen, await part.read(first, key), "a key that the other handle changed")
 
 
 @law(

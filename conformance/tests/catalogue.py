@@ -1,0 +1,250 @@
+"""The catalogue of faults: for each entry the laws that are about it, and the planted stores that show that they catch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One fault that a store may have.
+
+    Attributes:
+        chapter: The chapter of the catalogue.
+        fault: What it does.
+        laws: The laws that are about it.
+        stores: Planted stores that have it.
+    """
+
+    chapter: str
+    fault: str
+    laws: tuple[str, ...]
+    stores: tuple[str, ...]
+
+
+def chapter(name: str, text: str) -> list[Entry]:
+    """Read a chapter: one entry a line, as `fault | laws | stores`."""
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+    return [Entry(name, fault, tuple(laws.split()), tuple(stores.split())) for fault, laws, stores in rows]
+
+
+CATALOGUE: tuple[Entry, ...] = (
+    *chapter(
+        "sessions",
+        """
+        order across batches | sessions-order-across-batches | AppendOverwrites RetryStoresTwice
+        order inside a batch | sessions-order-inside-a-batch | ReversesBatches
+        lexical order past 9 | sessions-order-across-batches | LexicalOrder
+        sorted by id or time | sessions-order-inside-a-batch | SortsByContent
+        append overwrites | sessions-order-across-batches | AppendOverwrites
+        missing reads as empty | sessions-absent-is-none | EmptyForMissing
+        empty reads as missing | sessions-empty-is-not-absent | MissingForEmpty
+        append of nothing does not create | sessions-append-of-nothing-creates | EmptyAppendDoesNothing
+        append of nothing does not raise the version | sessions-append-of-nothing-keeps-all | EmptyAppendKeepsTheVersion
+        append of nothing truncates | sessions-append-of-nothing-keeps-all | EmptyAppendTruncates
+        duplicate on retry | sessions-errors-tell-the-truth append-once-is-safe-to-repeat | RetryStoresTwice RetriesInside
+        drops equal records as duplicates | sessions-equal-records-are-all-kept | DropsEqualRecords
+        read cap at 1,000 | sessions-no-cap-on-a-read | CapsReads
+        batch cap at 25 | sessions-no-cap-on-a-read | CapsBatches
+        count not raised | sessions-count-follows-records sessions-windows-tell-the-whole-head | CountFromTheWindow
+        version not raised | sessions-write-adds-one | EmptyAppendDoesNothing
+        version reset by replace | sessions-replace-adds-one | ReplaceResetsTheVersion
+        version derived from length | sessions-write-adds-one | LengthAsVersion
+        stale version after delete and re-create | sessions-version-never-repeats | VersionsRestart
+        replace not atomic | sessions-replace-shows-old-or-new sessions-cut-anywhere-is-old-or-new | ReplaceIsDeleteAndAppend ReplaceInTwoWrites
+        replace keeps the tail | sessions-replace-keeps-the-first | ReplaceKeepsTheTail
+        replace ignores the expected version | sessions-replace-refuses-another-version | ReplaceIgnoresVersion
+        state lost | sessions-replace-keeps-the-rest | StateLostByReplace
+        state merged | sessions-state-is-replaced-whole | MergesState
+        state shared | sessions-do-not-share | SharesState
+        append at the wrong version accepted | sessions-append-refuses-another-version | NoVersionCheck
+        expected version 0 on an existing key accepted | sessions-expected-zero-means-absent | CreatesOverExisting
+        delete leaves records | sessions-deleted-is-absent sessions-delete-leaves-nothing | DeleteLeavesTheRecords KeepsOldHeadBytes
+        delete removes ids that begin alike | sessions-delete-removes-one-id | DeletesByPrefix
+        """,
+    ),
+    *chapter(
+        "checkpoints",
+        """
+        head and entries in two steps | checkpoints-head-and-entries-change-together | HeadThenEntries
+        head of another run | checkpoints-every-head-field-comes-back | HeadOfAnotherRun
+        status filter ignored | checkpoints-status-and-agent-filter-exactly | StatusIgnored
+        agent filter ignored | checkpoints-status-and-agent-filter-exactly | AgentIgnored
+        filter matched by prefix | sessions-scope-filters-exactly | GroupByPrefix
+        "" read as none | checkpoints-status-and-agent-filter-exactly | EmptyGroupIsNone
+        unknown head fields dropped | checkpoints-every-head-field-comes-back | ExtraFieldsDropped
+        delete ignores the version | checkpoints-delete-refuses-another-version | DeleteIgnoresVersion
+        delete resurrected by a late append | checkpoints-late-append-revives-nothing | LateAppendRevives
+        list returns bodies | sessions-listing-moves-no-bodies checkpoints-listing-moves-no-bodies | ListsBodies
+        list returns stale heads | checkpoints-listing-shows-the-head | ListsStaleHeads
+        re-created journal keeps old entries | checkpoints-deleted-journal-keeps-nothing | KeepsOldHeadBytes
+        keys s1 and s10 mixed | checkpoints-confusable-ids-stay-apart | KeysByPrefix
+        replace keeps entries | checkpoints-replace-drops-every-entry | ReplaceKeepsTheTail ClosingKeepsEntries
+        replace lowers the version | checkpoints-replace-adds-one | ReplaceLowersTheVersion
+        """,
+    ),
+    *chapter(
+        "approvals",
+        """
+        two deciders both win | approvals-one-of-many-tasks-decides | LaterDecisionOverwrites
+        a later decision overwrites | approvals-decided-once approvals-one-of-many-tasks-decides | LaterDecisionOverwrites OtherAgainIsAnswered
+        same decision again raises | approvals-same-decision-again-is-fine | SameAgainIsRefused
+        unknown id creates one | approvals-unknown-is-not-created | DecidingCreates
+        create resets a decided one | approvals-create-again-gives-the-stored | CreateResetsDecided
+        decision lost on re-open | approvals-decision-survives-reopening | DecisionsAreNotSaved
+        edited arguments lost | approvals-decision-is-recorded-whole | EditsLost EmptyEditsLost
+        edited arguments merged | approvals-decision-is-recorded-whole | EditsMerged
+        False stored as missing | approvals-decision-is-recorded-whole | RejectionIsNoDecision
+        note lost | approvals-decision-is-recorded-whole | NoteLost
+        decider lost | approvals-decision-is-recorded-whole | DeciderLost
+        time lost | approvals-decision-comes-at-the-clock | DecidedAtCreation
+        list shows decided as pending | approvals-filters-are-exact | ListsDecidedAsPending
+        list in wrong order | approvals-oldest-first | ListsTheNewestFirst
+        expired at the wrong side of the instant | approvals-expired-is-rejected approvals-decidable-until-expiry | ExpiresATickLate ExpiresATickEarly
+        prune removes an undecided one | prune-keeps-an-undecided-approval | PruneTakesUndecided
+        decide after delete revives it | approvals-deleted-is-not-revived | DecideRevives
+        """,
+    ),
+    *chapter(
+        "prune",
+        """
+        newest removed | prune-removes-old-conversations-whole | PrunesTheNewest
+        off by one tick | prune-keeps-what-is-as-old-as-the-limit | PrunesATickEarly PrunesATickLate
+        naive and UTC mixed | prune-goes-by-instants | PrunesInLocalTime
+        seconds and milliseconds mixed | prune-goes-by-instants | PrunesInMilliseconds PruneDropsFractions
+        clock back removes everything | prune-under-a-clock-that-went-back-removes-nothing | PruneTakesTheFuture
+        race with an append drops it | prune-drops-no-write-that-comes-in-between | PrunesWithoutAClaim
+        another namespace touched | prune-stays-in-its-namespace | DeletesAllNamespaces SharesAllNamespaces
+        dry run deletes | prune-dry-run-removes-nothing | DryRunDeletes
+        returned ids wrong | prune-reports-exactly-what-is-gone | ReportsWhatIsKept ReportsNoApprovals
+        leaves bodies | prune-removes-old-conversations-whole delete-session-leaves-nothing | PruneLeavesApprovals PruneLeavesTurnJournals
+        leaves orphan runs | prune-removes-what-nothing-refers-to | PruneKeepsOrphans
+        leaves index entries | prune-removes-old-conversations-whole | PruneLeavesApprovals
+        separates a session from its run | prune-separates-no-session-from-its-run | PrunesBySessionAge
+        second prune not a no-op | prune-a-second-time-does-nothing | PruneTouchesWhatItKeeps
+        """,
+    ),
+    *chapter(
+        "crash and durability",
+        """
+        never committed | sessions-append-survives-kill | NeverSaves
+        acknowledged before commit | sessions-append-survives-kill | SavesNowAndThen
+        batch row by row | sessions-append-survives-kill | SavesRowByRow
+        delete in two transactions | sessions-delete-survives-kill | DeleteInTwoSaves
+        replace in two transactions | sessions-replace-survives-kill | ReplaceInTwoSaves
+        set-up drops data on re-open | sessions-survives-reopening | SetUpDropsData
+        left temp file breaks the next open | sessions-append-survives-kill | TempFileBlocks
+        torn last line ends the log | sessions-append-survives-kill | SavesInPlace
+        migration half done | newer-schema-is-refused | NewerSchemaIsRead
+        recovery not repeatable | sessions-replaced-stays-replaced | ReplaceComesBack
+        numbering restarts | sessions-survives-reopening | NumbersRestart
+        a dead process's lock blocks for ever | sessions-append-survives-kill | LockOutlivesItsProcess
+        close loses the tail | sessions-close-loses-no-tail | CloseLosesTheTail
+        no fsync | sessions-survives-power-loss | NeverSyncs
+        """,
+    ),
+    *chapter(
+        "concurrency",
+        """
+        lost update | sessions-no-update-is-lost | LastHandleWins
+        torn batch seen | sessions-batches-are-whole-among-tasks | RowByRow
+        compare-and-set not atomic between handles | sessions-one-of-many-handles-wins | OneAtATimePerHandle
+        compare-and-set not atomic between tasks | sessions-one-of-many-tasks-wins | ChecksThenWrites
+        compare-and-set not atomic between processes | sessions-one-of-many-processes-wins | LastWriterWins
+        stale second handle | sessions-second-handle-is-never-stale | StaleHandle LaggingReads
+        lock kept after a read | sessions-reading-creates-nothing | LockKeptAfterARead
+        lock kept after a cancelled call | sessions-cancelled-call-holds-no-lock | CancelledKeepsLock
+        lock kept between pages | sessions-listing-holds-no-lock | LockKeptBetweenPages
+        paging skips or repeats under writes | sessions-pages-hold-under-writes | PagesByOffset
+        busy error escapes | sessions-no-update-is-lost | BusyErrorEscapes
+        hangs from a second loop | sessions-other-loop-is-refused | HangsInASecondLoop
+        """,
+    ),
+    *chapter(
+        "fidelity",
+        """
+        big int to float | sessions-integers-come-back | big-ints-as-floats wraps-at-64-bits
+        int, float and bool confused | sessions-booleans-are-not-numbers sessions-floats-come-back | booleans-as-numbers floats-as-ints ints-as-floats
+        -0.0 | sessions-floats-come-back | loses-negative-zero
+        null and missing | sessions-emptiness-comes-back | drops-nulls
+        empty containers | sessions-emptiness-comes-back | empty-lists-as-null empty-objects-dropped
+        NUL | sessions-text-comes-back | trims-nul cuts-at-nul
+        lone surrogate | sessions-text-comes-back | replaces-surrogates
+        astral | sessions-text-comes-back | loses-astral
+        normalisation | sessions-text-comes-back | normalises normalises-keys
+        trimming | sessions-text-comes-back | trims-blanks
+        U+2028 | sessions-text-comes-back | replaces-line-separators
+        key order | sessions-keys-come-back | sorts-keys
+        cuts at 64 KiB | sessions-long-text-comes-back | cuts-at-64-kib
+        cuts at 1 MiB | sessions-long-text-comes-back | cuts-at-1-mib
+        cuts at 16 MiB | sessions-record-of-16-mib-comes-back | cuts-at-16-mib
+        deep nesting | sessions-deep-nesting-comes-back | flattens-deep-ones
+        unknown fields | sessions-keys-come-back | unknown-fields-dropped
+        input aliased | sessions-snapshot-is-taken-at-the-call sessions-state-is-a-snapshot | LateSnapshot LateHead StateIsTheCallers
+        output aliased | sessions-output-is-new-each-time | RemembersAnswers
+        NaN, bytes, dates accepted | sessions-refuses-what-is-not-json | AcceptsNaN
+        int keys accepted | sessions-refuses-records-that-are-no-objects | KeysAsText
+        """,
+    ),
+    *chapter(
+        "ids, errors, lifecycle",
+        """
+        ids that are none: a/b, a:b, a%, .. | sessions-bad-ids-are-refused | TakesAnyId
+        a_b taken for another | sessions-confusable-ids-stay-apart | UnderscoreIsAnyCharacter
+        case | sessions-confusable-ids-stay-apart sessions-listing-gives-exact-ids | FoldsCase ListsLowerIds
+        trailing blank | sessions-bad-ids-are-refused | TakesAnyId
+        128 and 129 characters | sessions-confusable-ids-stay-apart sessions-id-of-128-characters-works | CutsIds
+        prefix of another | sessions-delete-removes-one-id | DeletesByPrefix
+        namespace leak | sessions-namespaces-share-no-key sessions-namespaces-list-their-own | SharesAllNamespaces ListsNamespacesByPrefix WritesNamespaceByPrefix
+        wrong class of error | sessions-append-refuses-another-version | ConflictAsUnknown
+        swallowed error | sessions-append-refuses-another-version | SwallowsErrors
+        driver's error escapes | sessions-absent-is-none sessions-failed-read-is-unavailable | ForeignErrorEscapes LosesTheCause
+        half effect after a failed call | sessions-refused-batch-leaves-nothing | FailedBatchLeavesHalf
+        unavailable raised though it was written | sessions-errors-tell-the-truth | UnavailableThoughWritten UnknownIsUnavailable
+        answered though it was not written | sessions-errors-tell-the-truth | WrittenThoughUnavailable
+        empty returned on failure | sessions-failed-read-is-unavailable sessions-damage-is-neither-absent-nor-empty | AbsentWhileDown NoneListedWhileDown DamageIsEmpty
+        use after close works | sessions-closed-store-refuses | CloseDoesNothing
+        second close raises | sessions-close-twice-is-fine | SecondCloseRaises
+        descriptors leak | sessions-opening-and-closing-leaks-nothing | LeaksDescriptors
+        tasks leak | sessions-opening-and-closing-leaks-nothing | LeaksTasks
+        threads leak | sessions-opening-and-closing-leaks-nothing | LeaksThreads
+        declared capability raises | sessions-declared-operation-works | DeclaresWhatItCannot
+        undeclared one works | sessions-undeclared-operation-refuses | UndeclaredWorks UndeclaredDoesNothing
+        """,
+    ),
+    *chapter(
+        "protocol",
+        """
+        version or run id repeats after delete and re-create | protocol-run-ids-never-repeat | RunIdsRepeat
+        transcript read before the journal is opened | protocol-turn-stands-behind-its-transcript | SavesBehindOtherTurns
+        commit retried without proof | protocol-dropped-turn-saves-nothing | ConflictsAreOverruled
+        a title lost at commit | protocol-title-survives-a-commit | TitleLostAtCommit
+        the gate's approval answers the in-doubt question | protocol-approval-answers-its-own-question | OneApprovalForACall
+        a decision between the look and awaiting-approval is missed | protocol-decision-is-seen-by-one-of-the-two | DecideMarksNothing
+        prune takes a decision that is not applied yet | protocol-prune-keeps-the-approvals-of-a-turn | PrunesUnappliedDecisions
+        prune takes a finished uncommitted turn | protocol-prune-takes-no-turn-that-goes-on | PrunesWhatIsNotSaved
+        a paused clear, delete or discard harms a later turn | protocol-sleeping-claim-harms-no-later-turn | DeletesLaterTurns
+        delete with an active runner leaves anything | protocol-delete-fences-the-runner | DeletedRunnerGoesOn
+        an opening of unknown outcome runs twice | protocol-unknown-opening-runs-once | OpensTwice
+        a claim of this process blocks itself | protocol-failed-claim-blocks-nobody | OwnersOfOtherHosts
+        a heartbeat conflicts with its own runner | protocol-heartbeat-conflicts-with-nobody | HeartbeatSkipsAVersion
+        """,
+    ),
+    *chapter(
+        "runtime on a store",
+        """
+        recorded tool re-run | turn-comes-out-whole-wherever-it-is-cut | LosesToolEntries
+        response asked again | turn-comes-out-whole-wherever-it-is-cut | LosesModelEntries
+        turn committed twice | turn-decisions-are-applied-as-made | CommitsTwice
+        turn committed never | turn-decisions-are-applied-as-made | CommitsNever
+        turn without its last result | turn-decisions-are-applied-as-made | LastResultLost
+        orphan call after a crash | turn-comes-out-whole-wherever-it-is-cut | LosesToolEntries
+        approval applied twice | protocol-decision-is-applied-once turn-has-one-runner | TurnJournalIgnoresVersions
+        approval applied to another call | turn-decisions-are-applied-as-made | DecisionsOfNeighbours
+        decided turn not continued after restart | turn-decided-elsewhere-goes-on-here | ForgetsDecisionsElsewhere
+        two resumers both run | turn-has-one-runner | TurnJournalIgnoresVersions
+        stale owner still writes | turn-of-a-stale-owner-writes-nothing | StaleOwnersWrite
+        queued input lost | turn-queued-input-is-not-lost | LosesQueuedInputs
+        """,
+    ),
+)
