@@ -21,6 +21,7 @@ from perdure.errors import (
     StoreUnavailableError,
     ToolOutcomeUnknownError,
 )
+from perdure.events import ModelResponded, RunDone, RunStarted
 from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.interception import Call, InterceptedJournal, Interception
@@ -312,6 +313,36 @@ async def test_a_send_that_is_cancelled_while_it_is_saved_is_saved(store: AgentS
         await task
     assert await agent.session("s").pending() is None
     assert await texts(agent.session("s")) == ["hello", "re: hello"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_that_a_turn_was_saved_is_told_also_if_its_send_is_cancelled_meanwhile(
+    store: AgentStore, times: int
+) -> None:
+    held, interception, ended, heard = Held(), Interception(), asyncio.Event(), list[type]()
+
+    async def before(call: Call) -> None:
+        if "Replace" in str(call):
+            await held.wait()
+
+    async def listen(event: object) -> None:
+        heard.append(type(event))
+        if isinstance(event, RunDone):
+            ended.set()
+
+    interception.before = before
+    session = held.agent(another(store, interception)).session("s")
+    session.on(listen)
+    task = await start(held, session.send("hello"))
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
+    held.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await ended.wait()
+    assert heard == [RunStarted, ModelResponded, RunDone]
+    assert await texts(session) == ["hello", "re: hello"]
 
 
 async def test_a_cancelled_sync_tool_is_in_doubt(store: AgentStore) -> None:

@@ -28,7 +28,7 @@ from perdure.runtime.limits import Spent
 from perdure.runtime.messages import messages_of, stamp
 from perdure.runtime.results import TurnResult, result_of
 from perdure.runtime.telling import Teller
-from perdure.runtime.turn import ABORTED, AWAITING, Turn
+from perdure.runtime.turn import ABORTED, AWAITING, STOP, Turn
 from perdure.runtime.turn_state import TurnState, entry, kept_result
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class Runner:
         self._lost = False
         self._committing = state.finish_reason is not None  # one that has finished is only to be saved
         self._waiting_for: tuple[str, ...] = ()
-        self._saved: TurnResult | None = None
+        self._committed: TurnResult | None = None  # what was saved here
+        self._saved: TurnResult | None = None  # what another has saved
 
     @classmethod
     async def resume(
@@ -125,7 +126,7 @@ class Runner:
             self._tell_begin()
             result = await self._run()
             if result.finish_reason != AWAITING:
-                self.done = self.teller.tell(RunDone, result=result)
+                self._tell_end(result)
         except Exception as error:
             self.failure = error
             self.teller.tell(RunFailed, error=error)
@@ -133,6 +134,8 @@ class Runner:
             raise
         except BaseException as interruption:
             self.failure = interruption
+            if self._committed is not None:
+                self._tell_end(self._committed)
             self._let_go(None)
             raise
         else:
@@ -160,6 +163,10 @@ class Runner:
             self.teller.tell(RunResumed, attempt=attempt, agent_changed=changed)
         else:
             self.teller.tell(RunStarted)
+
+    def _tell_end(self, result: TurnResult) -> None:
+        if self.done is None:
+            self.done = self.teller.tell(RunDone, result=result)
 
     def refuse(self) -> None:
         """Have the turn be dropped, before it runs; one that is only to be saved is saved."""
@@ -320,11 +327,14 @@ class Runner:
         view = self.dialogue.view
         if view is None:
             await Commit(self.store, self.journal, self.state, [], rebase=False).keep()
-            return
-        records = self.state.records(self._spent_before())
-        await Commit(self.store, self.journal, self.state, records, rebase=self.rebase).run()
-        self.journal.forget()
-        view.add_saved(records)
+        else:
+            records = self.state.records(self._spent_before())
+            await Commit(self.store, self.journal, self.state, records, rebase=self.rebase).run()
+            self.journal.forget()
+            view.add_saved(records)
+        self._committed = self.state.result(self.state.finish_reason or STOP)
+        if self._ended.is_set():  # it went on behind a cancellation
+            self._tell_end(self._committed)
 
     async def _give_up(self, **changes: Any) -> None:
         # What goes wrong here adds nothing: the turn is pending, and its owner is known to be gone.
