@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, ToolCall, Usage, Worker, blocking, open_store, tool
+from perdure import Agent, AgentStore, ToolCall, Usage, Worker, blocking, open_store, tool
 from perdure.errors import InvalidArgumentError, PerdureError, StoreURLError, UnknownSchemeError
 from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel
 
@@ -172,3 +172,42 @@ async def test_a_response_that_no_turn_can_use_is_not_stored(wrong: Any, problem
         result = await session.resume()
         assert result is not None
         assert result.text == "hello"
+
+
+@pytest.mark.parametrize("arguments", ['{"to": "ann"}', None, [1]])
+async def test_arguments_of_a_call_that_are_no_object_are_the_models_mistake(
+    any_store: AgentStore, arguments: Any
+) -> None:
+    answers = [ModelResponse(tool_calls=[ToolCall("c1", "pay", arguments)]), ModelResponse(text="mended")]
+    session = Agent(model=FunctionModel(_one_by_one(answers)), store=any_store).session("s")
+    with pytest.raises(ModelError, match=r"tool_calls\[0\].arguments is a .*, where an object"):
+        await session.send("go")
+    result = await session.resume()
+    assert result is not None
+    assert result.text == "mended"
+
+
+async def test_no_text_beside_calls_is_empty_text(any_store: AgentStore) -> None:
+    answers: list[ModelResponse] = [ModelResponse(text=None)]  # type: ignore[arg-type]  # reason: as providers give it
+    result = await Agent(model=FunctionModel(_one_by_one(answers)), store=any_store).session("s").send("go")
+    assert (result.text, result.messages[-1].content) == ("", "")
+
+
+def _one_by_one(answers: list[ModelResponse]) -> Any:
+    async def answer(_: ModelRequest) -> ModelResponse:
+        return answers.pop(0)
+
+    return answer
+
+
+async def test_an_agent_without_a_store_is_used_on_one(any_store: AgentStore) -> None:
+    bare = Agent(model=ScriptedModel(["done"]))
+    with pytest.raises(InvalidArgumentError, match=r"agent\.using\(store\)"):
+        await bare.pending()
+    agent = bare.using(any_store)
+    result = await agent.run("go", run_id="job")
+    assert await agent.resume(result.run_id) == result
+    assert await agent.pending() == []
+    assert bare.store is None
+    with pytest.raises(InvalidArgumentError, match="instructions must be text"):
+        Agent(model=ScriptedModel([]), instructions=5)  # type: ignore[arg-type]  # reason: a user's mistake

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from perdure.runtime.messages import Message, ToolCall, Usage
     from perdure.runtime.results import PendingTurn, TurnResult
     from perdure.runtime.session import Session
+    from perdure.runtime.stream import RunStream
     from perdure.runtime.tools import Tool, ToolContext, ToolDidNotRun, ToolRan, tool
     from perdure.runtime.worker import Worker
 
@@ -34,6 +35,7 @@ _PLACES = {
     "Message": "runtime.messages",
     "PendingTurn": "runtime.results",
     "PruneReport": "prune",
+    "RunStream": "runtime.stream",
     "Session": "runtime.session",
     "Tool": "runtime.tools",
     "ToolCall": "runtime.messages",
@@ -71,6 +73,7 @@ __all__ = [
     "Message",
     "PendingTurn",
     "PruneReport",
+    "RunStream",
     "Session",
     "Tool",
     "ToolCall",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -100,6 +100,9 @@ async def respond(
             await events.aclose()
     if response is None:
         raise ModelError(f"the model {model.name} ended its stream without a response")
+    text: object = response.text
+    if text is None:  # what providers give beside calls
+        response = replace(response, text="")
     if (problem := _problem(response)) is not None:
         raise ModelError(f"the model {model.name} gave a response whose {problem}")
     return response
@@ -110,6 +113,12 @@ def _problem(response: ModelResponse) -> str | None:
     calls: object = response.tool_calls
     if not isinstance(calls, Sequence) or not all(isinstance(call, ToolCall) for call in calls):
         return "tool_calls is no list of ToolCall"
+    for place, call in enumerate(response.tool_calls):
+        if type(call.arguments) is not dict:
+            kind = type(call.arguments).__name__
+            return f"tool_calls[{place}].arguments is a {kind}, where an object (dict) is needed; decode JSON text first"
+        if type(call.id) is not str or type(call.name) is not str:
+            return f"tool_calls[{place}] has an id or a name that is no text"
     for name in ("input_tokens", "output_tokens", "requests", "cost_usd"):
         if not isinstance(getattr(response.usage, name, None), (int, float, Decimal)):
             return f"usage.{name} is no number"

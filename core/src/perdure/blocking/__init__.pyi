@@ -274,6 +274,8 @@ class Agent:
         name: str = "agent",
         on_change: OnChange = "warn",
     ) -> None: ...
+    def using(self, store: AgentStore) -> Agent:
+        """Return the same agent on another store: for one that was made without, as that of a module for workers is."""
     @property
     def fingerprint(self) -> str:
         """A hash of what the agent is made of: model, instructions, and the tools' names and schemas."""

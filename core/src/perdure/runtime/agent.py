@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import uuid
@@ -80,6 +81,8 @@ class Agent:
             raise InvalidArgumentError("model", f"must be a Model, not a {kind}; FunctionModel makes one of a function")
         self.model = model
         self.tools = _by_name(tools)
+        if instructions is not None and type(instructions) is not str:
+            raise InvalidArgumentError("instructions", f"must be text, or None; not {type(instructions).__name__}")
         self.instructions = instructions
         self.limits = check_limits(limits)
         self.name = check_text(name, "name")
@@ -88,6 +91,18 @@ class Agent:
         self.on_change = on_change
         self.store = None if store is None else self._usable(store)
         self.approvals = AgentApprovals(self)
+
+    def using(self, store: AgentStore) -> Agent:
+        """Return the same agent on another store: for one that was made without, as that of a module for workers is.
+
+        Raises:
+            InvalidArgumentError: It is no open bundle of stores.
+            UnsupportedOperationError: The store lacks what the agent's tools need.
+        """
+        same = copy.copy(self)
+        same.store = same._usable(store)
+        same.approvals = AgentApprovals(same)
+        return same
 
     @property
     def fingerprint(self) -> str:
@@ -107,7 +122,8 @@ class Agent:
         if self.on_change == "error":
             problem = "its model, its instructions or its tools are not those that the turn began with"
             raise AgentChangedError(head.run_id or "", problem)
-        _log.warning("the agent has changed since the turn began", extra={"run_id": head.run_id, "agent": self.name})
+        said = "the agent has changed (%s) since the turn %s began"
+        _log.warning(said, self.name, head.run_id, extra={"perdure": {"run_id": head.run_id, "agent": self.name}})
         return True
 
     def session(
@@ -202,7 +218,7 @@ class Agent:
         if own is not None:
             return self._usable(own)
         if self.store is None:
-            raise InvalidArgumentError("store", "is missing: give the agent or the session one")
+            raise InvalidArgumentError("store", "is missing: make the agent with one, or take `agent.using(store)` or `agent.session(id, store=store)`")
         return self.store
 
     def _usable(self, store: object) -> AgentStore:

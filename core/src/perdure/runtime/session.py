@@ -413,14 +413,12 @@ class Session:
             found = await settle(self.store, self.id)
             if found is None or found.head.status == IDLE:
                 return None
-            if found.head.status == FINISHED and found.head.agent == self.agent.name and await self._saved(found):
-                return None
-            found = await self.store.checkpoints.load(self.id) or found
-            return None if found.head.status == IDLE else described(found)
+            if found.head.status == FINISHED and found.head.agent == self.agent.name:
+                await self._save(found)
+            left = await self.store.checkpoints.load(self.id)  # inputs that the turn had not taken may have opened another
+            return None if left is None or left.head.status == IDLE else described(left)
 
-    async def _saved(self, found: Checkpoint) -> bool:
-        """Save a finished turn; False if it cannot be, since other records came in."""
-        try:
-            return await self._journal.resume(found) is not None
-        except SessionConflictError:
-            return False
+    async def _save(self, found: Checkpoint) -> None:
+        """Save a finished turn, unless it cannot be, since other records came in."""
+        with contextlib.suppress(SessionConflictError):
+            await self._journal.resume(found)

@@ -297,7 +297,7 @@ class Turn:
         try:
             outcome = await tool.find_out(tool.check(call.arguments), self._context(call, call.attempts))
         except Exception:  # noqa: BLE001  # reason: what a probe raises leaves the call in doubt, and is logged
-            _log.exception("a probe failed", extra={"run_id": self.state.run_id, "tool": call.call.name})
+            _log.exception("a probe failed", extra={"perdure": {"run_id": self.state.run_id, "tool": call.call.name}})
             return []
         if isinstance(outcome, ToolRan):
             return [self._found(call, outcome.result)]
@@ -471,7 +471,8 @@ class Turn:
                 raise
             except Exception as error:  # noqa: BLE001  # reason: whatever it is, the call may be repeated
                 said = {"run_id": self.state.run_id, "tool": start.call.call.name, "attempt": attempt}
-                _log.warning("a tool failed and is called again: %s", type(error).__name__, extra=said)
+                await self.journal.renew_if_lapsed()
+                _log.warning("a tool failed and is called again: %s", type(error).__name__, extra={"perdure": said})
         return await self._call_once(start, last)
 
     async def _call_once(self, start: _Start, attempt: int) -> str:
