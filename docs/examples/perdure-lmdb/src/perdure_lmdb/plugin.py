@@ -16,3 +16,8 @@ class Options(BaseModel):
 perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
     "perdure_lmdb.journal:LmdbJournal"
 )
+
+
+def conformance_targets() -> dict[str, str]:
+    """Name what `perdure-conformance check lmdb` opens."""
+    return {"lmdb": "lmdb:{dir}/data"}
