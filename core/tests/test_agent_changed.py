@@ -165,3 +165,11 @@ async def _calls(session: Any, interception: Interception) -> list[Any]:
 async def test_a_policy_that_there_is_not(store: AgentStore) -> None:
     with pytest.raises(InvalidArgumentError, match="on_change"):
         agent(store, on_change="panic")
+
+
+async def test_a_submitted_turn_that_nobody_has_run_begins_with_whoever_takes_it(any_store: AgentStore) -> None:
+    run_id = await Agent(model=ScriptedModel(["old"]), store=any_store, instructions="old").session("s").submit("go")
+    late = Agent(model=ScriptedModel(["new"]), store=any_store, instructions="new", on_change="error")
+    result = await late.session("s").resume()
+    assert result is not None
+    assert (result.run_id, result.text) == (run_id, "new")

@@ -13,6 +13,7 @@ from perdure.contracts.checkpoints import FINISHED
 from perdure.errors import (
     AgentChangedError,
     ApprovalAlreadyResolvedError,
+    ApprovalOrphanedError,
     InvalidIdError,
     OutcomeUnknownError,
     SessionBusyError,
@@ -237,3 +238,56 @@ async def test_a_run_that_is_resolved_twice_at_once_ends_once(any_store: AgentSt
     kept = await any_store.checkpoints.load("job.run")
     assert kept is not None
     assert (kept.head.attempts, kept.entries[-1]["kind"]) == (found.head.attempts, "finished")
+
+
+async def test_a_run_is_dropped_with_what_it_asked_for_and_its_name_is_free(
+    any_store: AgentStore, world: World
+) -> None:
+    agent = world.agent(any_store, gated=True)
+    asked = await agent.run("go", run_id="job")
+    assert await agent.discard(asked.run_id)
+    assert not await agent.discard(asked.run_id)
+    approval = await any_store.approvals.get(asked.approval_ids[0])
+    assert approval is not None
+    assert approval.status == "cancelled"
+    assert await agent.pending() == []
+    with pytest.raises(ApprovalOrphanedError):
+        await resolved(world, any_store, asked, approved=True)
+    again = await world.agent(any_store).run("go", run_id="job")
+    assert again.run_id != asked.run_id
+    assert not await agent.discard(again.run_id)
+    assert await world.agent(any_store).run("go", run_id="job") == again
+
+
+async def test_a_discarded_run_that_dies_at_any_write_is_dropped_by_the_next(
+    any_store: AgentStore, world: World
+) -> None:
+    for number in (1, 2, 3):
+        asked = await world.agent(any_store, gated=True).run("go", run_id=f"job{number}")
+        dying = world.agent(another(any_store, at(number, "die-after"), process=dead()), gated=True)
+        with pytest.raises(Died):
+            await dying.discard(asked.run_id)
+        await world.agent(any_store, gated=True).discard(asked.run_id)
+        assert await world.agent(any_store, gated=True).pending() == []
+    with pytest.raises(SessionBusyError):
+        await _busy_run(any_store)
+
+
+async def _busy_run(store: AgentStore) -> None:
+    begun = asyncio.Event()
+
+    async def hold(_: ModelRequest) -> ModelResponse:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    agent = Agent(model=FunctionModel(hold), store=another(store, process=elsewhere()))
+    task = asyncio.create_task(agent.run("go", run_id="busy"))
+    await begun.wait()
+    try:
+        (turn,) = await agent.pending()
+        assert turn.run_id is not None
+        await Agent(model=FunctionModel(hold), store=another(store)).discard(turn.run_id)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -297,6 +297,8 @@ class Agent:
         """Run an input durably without a session. The run is kept as finished until it is pruned."""
     def resume(self, pending_id: str) -> TurnResult | None:
         """Finish the pending turn of a session, given its id; see `Session.resume`. Or a run without one, given its run id."""
+    def discard(self, pending_id: str, *, force: bool = False) -> bool:
+        """Drop the pending turn of a session, given its id; see `Session.discard_pending`. Or a run without one, by its run id."""
     def pending(self) -> list[PendingTurn]:
         """Return this agent's turns that have not ended, those that run right now and runs without a session included."""
     def store_of(self, own: AgentStore | None) -> AgentStore:

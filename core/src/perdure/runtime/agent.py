@@ -116,8 +116,9 @@ class Agent:
         Raises:
             AgentChangedError: It is not, and `on_change` is `error`. The turn stays pending.
         """
-        # One that has finished is only to be saved.
-        if self.on_change == "ignore" or head.status == FINISHED or head.fingerprint in (None, self.fingerprint):
+        # One that has finished is only to be saved, and one that nobody has run yet begins with this agent.
+        same = head.fingerprint in (None, self.fingerprint)
+        if self.on_change == "ignore" or head.status == FINISHED or head.attempts == 0 or same:
             return False
         if self.on_change == "error":
             problem = "its model, its instructions or its tools are not those that the turn began with"
@@ -191,6 +192,22 @@ class Agent:
             return await Run.of(self, self._durable(), pending_id).resume()
         return await self.session(pending_id).resume()
 
+    async def discard(self, pending_id: str, *, force: bool = False) -> bool:
+        """Drop the pending turn of a session, given its id; see `Session.discard_pending`. Or a run without one, by its run id.
+
+        The name of a run that was dropped is free: `run` begins it anew. One that has finished is kept.
+
+        Args:
+            pending_id: A session id, or a run id.
+            force: Fence off a live owner instead of raising `SessionBusyError`.
+
+        Returns:
+            Whether a turn was dropped.
+        """
+        if "." in check_text(pending_id, "pending_id"):
+            return await Run.of(self, self._durable(), pending_id).discard(force=force)
+        return await self.session(pending_id).discard_pending(force=force)
+
     def _durable(self) -> AgentStore:
         """Return the store, which must keep turns: a run has nothing else."""
         if self.store is not None and isinstance(self.store.checkpoints, EphemeralCheckpoints):
@@ -218,7 +235,10 @@ class Agent:
         if own is not None:
             return self._usable(own)
         if self.store is None:
-            raise InvalidArgumentError("store", "is missing: make the agent with one, or take `agent.using(store)` or `agent.session(id, store=store)`")
+            raise InvalidArgumentError(
+                "store",
+                "is missing: make the agent with one, or take `agent.using(store)` or `agent.session(id, store=store)`",
+            )
         return self.store
 
     def _usable(self, store: object) -> AgentStore:

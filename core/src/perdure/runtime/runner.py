@@ -108,7 +108,8 @@ class Runner:
         resumed = [entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)]
         state = TurnState.of(head.run_id or "", [*found.entries, *resumed])  # first: a damaged turn is not taken
         journal = await OwnedJournal.take(
-            store.ownership, store.checkpoints, found.key, found, lambda _: resumed, lambda _: _resumed(head)
+            *(store.ownership, store.checkpoints, found.key, found, lambda _: resumed),
+            lambda _: _resumed(head, dialogue.agent.fingerprint),
         )
         attempt = 0 if begins else head.attempts + 1
         return cls(dialogue, journal, state, sink, resumed=attempt, rebase=rebase, agent_changed=changed)
@@ -476,9 +477,10 @@ class Runner:
         return self.state.result(reason, self._waiting_for if reason == AWAITING else ())
 
 
-def _resumed(head: CheckpointHead) -> CheckpointHead:
+def _resumed(head: CheckpointHead, fingerprint: str) -> CheckpointHead:
     return replace(
         head,
+        fingerprint=head.fingerprint if head.attempts else fingerprint,  # one that begins now, begins with this agent
         status=FINISHED if head.status == FINISHED else IN_PROGRESS,
         attempts=head.attempts + 1,
         failed=False,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import IDLE, IN_PROGRESS, CheckpointHead
 from perdure.contracts.ids import check_session_id, conversation_of
 from perdure.contracts.records import decode_records, encode_object, encode_records
-from perdure.conversation import undecided
+from perdure.conversation import Claim, undecided
 from perdure.errors import OutcomeUnknownError, VersionConflictError
-from perdure.owned_journal import OwnedJournal
+from perdure.owned_journal import OwnedJournal, OwnershipLostError
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.messages import as_messages, stamp
 from perdure.runtime.pending import PendingTurns, is_kept, waiting_result
@@ -63,6 +64,21 @@ class Run:
                 result = await self._go_on(found)
                 if result is not None:
                     return result
+
+    async def discard(self, *, force: bool = False) -> bool:
+        """Drop the run, unless it has ended; return whether there was one."""
+        async with self._journal.served():
+            while True:
+                found = await self._journal.settled(force=force)
+                if found is None or _is_free(found) or is_kept(found):
+                    return False
+                self._journal.require_own(found)
+                with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
+                    claim = await Claim.take(self.store, self.key, found, "discarding")
+                    # Whoever takes the claim over finishes it; the run that is there now may be a later one.
+                    with claim, contextlib.suppress(OwnershipLostError):
+                        await claim.drop_turn()
+                    return True
 
     async def continue_run(self, run_id: str, approval_id: str) -> TurnResult:
         """Go on with the run of a decided approval; see `approvals.resolve`."""
