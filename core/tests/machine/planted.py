@@ -13,10 +13,10 @@ from perdure.contracts.checkpoints import AWAITING_APPROVAL
 from perdure.conversation import Claim, idle_head
 from perdure.ownership import Ownership
 from perdure.prune import _Pruning
+from perdure.runtime.calls import Calls
 from perdure.runtime.commit import Commit
 from perdure.runtime.runner import Runner
 from perdure.runtime.tools import Tool
-from perdure.runtime.turn import Turn
 from perdure.runtime.turn_state import CallState, TurnState
 from perdure.runtime.turns import Turns
 
@@ -62,7 +62,7 @@ def resume_forgets_results(patch: Patch) -> None:
 
 
 def doubt_is_no_obstacle(patch: Patch) -> None:
-    patch.setattr(Turn, "_require_policy", lambda *_: None)
+    patch.setattr(Calls, "_require_policy", lambda *_: None)
 
 
 def gate_answers_doubt(patch: Patch) -> None:

@@ -261,7 +261,9 @@ class Compactor:
         except Exception as error:
             if not self._failed_to_summarise and not isinstance(error, (SessionConflictError, SessionDeletedError)):
                 raise
-            _log.warning("the session was not compacted: %s", describe(error), extra={"perdure": {"session_id": self.id}})
+            _log.warning(
+                "the session was not compacted: %s", describe(error), extra={"perdure": {"session_id": self.id}}
+            )
             return NOTHING
 
     def _tell(self, done: CompactionResult, error: str | None) -> None:

@@ -289,11 +289,11 @@ class Runner:
                 self._turn = self._new_turn()
                 reason = await self._turn.advance()
                 while reason == AWAITING:
-                    self._waiting_for = self._turn.waiting_for
+                    self._waiting_for = self._turn.calls.waiting_for
                     approval_ids = list(self._waiting_for)
                     # An input that came in at the last moment may ask for the opposite of waiting.
                     if await self.journal.give_up(
-                        unless=self._turn.is_urged, status=AWAITING_APPROVAL, approval_ids=approval_ids
+                        unless=self._turn.calls.is_urged, status=AWAITING_APPROVAL, approval_ids=approval_ids
                     ):
                         return AWAITING
                     reason = await self._turn.advance()

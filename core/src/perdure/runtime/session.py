@@ -415,7 +415,8 @@ class Session:
                 return None
             if found.head.status == FINISHED and found.head.agent == self.agent.name:
                 await self._save(found)
-            left = await self.store.checkpoints.load(self.id)  # inputs that the turn had not taken may have opened another
+            # Inputs that the turn had not taken may have opened another.
+            left = await self.store.checkpoints.load(self.id)
             return None if left is None or left.head.status == IDLE else described(left)
 
     async def _save(self, found: Checkpoint) -> None:

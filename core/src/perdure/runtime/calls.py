@@ -1,0 +1,388 @@
+"""The calls of one response: ask humans, find out about doubts, run what may run, and record each result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from perdure.contracts.approvals import APPROVED, Approval
+from perdure.contracts.records import encode_object
+from perdure.errors import (
+    AgentChangedError,
+    ApprovalAlreadyResolvedError,
+    ApprovalNotFoundError,
+    NotJsonError,
+    OutcomeUnknownError,
+    PropagatingToolError,
+    RecordTooLargeError,
+    StoreUnavailableError,
+    ToolOutcomeUnknownError,
+)
+from perdure.events import ToolStarted
+from perdure.owned_journal import OwnershipLostError
+from perdure.runtime.answers import failure, misfit, rejection, unknown
+from perdure.runtime.messages import Message, stamp
+from perdure.runtime.tools import (
+    ToolContext,
+    ToolDidNotRun,
+    ToolRan,
+    ToolResultError,
+    as_text,
+)
+from perdure.runtime.turn_state import CallState, Step, entry, largest_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.records import Record
+    from perdure.owned_journal import OwnedJournal
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.telling import Teller
+    from perdure.runtime.tools import Tool
+
+_log = logging.getLogger("perdure.turns")
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Start:
+    """A call that is about to run."""
+
+    call: CallState
+    tool: Tool
+    arguments: Record
+    attempt: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """What may happen next in a step: entries to write first, and calls to run then."""
+
+    entries: list[Record] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+
+
+class Calls:
+    """Brings the calls of responses to their results, on a journal that this task owns.
+
+    Attributes:
+        waiting_for: The approvals that the turn must wait for.
+    """
+
+    def __init__(self, agent: Agent, store: AgentStore, journal: OwnedJournal, teller: Teller) -> None:
+        self.agent = agent
+        self.store = store
+        self.journal = journal
+        self.teller = teller
+        self.state = teller.state
+        self.waiting_for: tuple[str, ...] = ()
+        self._probed: set[str] = set()
+
+    def now(self) -> str:
+        """The current instant as entries hold it."""
+        return stamp(self.store.clock.now())
+
+    def is_urged(self) -> bool:
+        """Whether an input waits that shall be heard as soon as it can be, and calls are in its way."""
+        return self.state.steered and bool(self._idle(self.state.steps[-1].unanswered()))
+
+    async def finish(self, step: Step) -> bool:
+        """Bring every call of a response to its result; False if some must wait for a decision."""
+        while calls := step.unanswered():
+            tools = {call.place: self._tool_of(call) for call in calls}
+            if await self._make_way(calls) or await self._find_out(calls, tools):
+                continue
+            for call in calls:
+                self._require_policy(call, tools[call.place])
+            approvals = await self._ask_humans(calls, tools)
+            plan = Plan()
+            for call in calls:
+                self._plan(plan, call, tools[call.place], approvals)
+            if plan.entries or plan.starts:
+                if await self.write(plan.entries, unless=self.is_urged):
+                    await self._run(plan.starts)
+            elif not self.is_urged():
+                self.waiting_for = tuple(approval.id for approval in approvals.values() if not approval.decided)
+                return False
+        return True
+
+    def _tool_of(self, call: CallState) -> Tool:
+        """Return a call's tool; one that is gone since the call was recorded stops the turn."""
+        tool = self.agent.tools.get(call.call.name)
+        if tool is None:
+            raise AgentChangedError(self.state.run_id, f"it has no tool {call.call.name!r} any more")
+        return tool
+
+    def _require_policy(self, call: CallState, tool: Tool) -> None:
+        if call.in_doubt and not tool.idempotent and tool.in_doubt is None:
+            raise ToolOutcomeUnknownError(self.state.run_id, call.call.id, call.call.name)
+
+    async def _make_way(self, calls: Sequence[CallState]) -> bool:
+        """Answer the calls that have not started, if the user steers; return whether there were any."""
+        idle = self._idle(calls)
+        if not idle or not self.state.steered:
+            return False
+        for call in idle:
+            if call.gated:  # first: if this is all that happens, the call counts as rejected
+                with contextlib.suppress(ApprovalAlreadyResolvedError, ApprovalNotFoundError):
+                    await self.store.approvals.cancel(call.id, reason="the user went on")
+        not_run = "not run: the user has sent a new message"
+        await self.write([self._answer(call, not_run, is_error=True) for call in idle])
+        return True
+
+    def _idle(self, calls: Sequence[CallState]) -> list[CallState]:
+        """Return the calls that have certainly not started."""
+        return [call for call in calls if not self._may_have_started(call, self._tool_of(call))]
+
+    def _may_have_started(self, call: CallState, tool: Tool) -> bool:
+        if call.attempts or not tool.idempotent:
+            return call.attempts > 0
+        if call.gated and call.id not in call.decisions:
+            return False
+        return self._earlier_attempts(call, tool, first=False) > 0
+
+    async def _find_out(self, calls: Sequence[CallState], tools: dict[int, Tool]) -> bool:
+        """Ask the probes of calls in doubt, each once, and write what they found; return whether they found anything."""
+        found: list[Record] = []
+        for call in calls:
+            tool = tools[call.place]
+            if call.in_doubt and not tool.idempotent and call.doubt_id not in self._probed:
+                self._probed.add(call.doubt_id)
+                found += await self._probe(call, tool)
+        await self.write(found)
+        return bool(found)
+
+    async def _probe(self, call: CallState, tool: Tool) -> list[Record]:
+        try:
+            outcome = await tool.find_out(tool.check(call.arguments), self._context(call, call.attempts))
+        except Exception:  # noqa: BLE001  # reason: what a probe raises leaves the call in doubt, and is logged
+            _log.exception("a probe failed", extra={"perdure": {"run_id": self.state.run_id, "tool": call.call.name}})
+            return []
+        if isinstance(outcome, ToolRan):
+            return [self._found(call, outcome.result)]
+        if isinstance(outcome, ToolDidNotRun):
+            said = "a probe found that it did not run"
+            return [entry("tool-failed", self.now(), step=call.step, call=call.place, error=said)]
+        return []
+
+    def _found(self, call: CallState, result: object) -> Record:
+        """Return what a probe found as an answer; that the tool ran is known, also if its result cannot be told."""
+        try:
+            return self._kept(call, as_text(result), is_error=False)
+        except ToolResultError as error:
+            return self._kept(call, str(error), is_error=True)
+
+    def _question(self, call: CallState, tool: Tool) -> tuple[str, str] | None:
+        """Return the approval that a call needs next, as id and kind, or `None`."""
+        if call.gated and call.id not in call.decisions:
+            return call.id, "approve"
+        if call.in_doubt and not tool.idempotent and tool.in_doubt == "ask" and call.doubt_id not in call.decisions:
+            return call.doubt_id, "in-doubt"
+        return None
+
+    async def _ask_humans(self, calls: Sequence[CallState], tools: dict[int, Tool]) -> dict[str, Approval]:
+        """Store the approvals that the calls need and do not have yet; return all of them as they stand."""
+        found: dict[str, Approval] = {}
+        requested: list[Record] = []
+        for call in calls:
+            question = self._question(call, tools[call.place])
+            if question is None:
+                continue
+            approval = await self.store.approvals.create(self._request(call, tools[call.place], *question))
+            if not approval.decided and approval.expired(self.store.clock.now()):
+                approval = await self.store.approvals.expire(approval.id)
+            found[approval.id] = approval
+            if approval.id not in call.asked:
+                self.teller.requests[approval.id] = approval
+                requested.append(
+                    entry("approval-requested", self.now(), step=call.step, call=call.place, approval_id=approval.id)
+                )
+        await self.write(requested)
+        return found
+
+    def _request(self, call: CallState, tool: Tool, approval_id: str, kind: str) -> Approval:
+        now = self.store.clock.now()
+        return Approval(
+            id=approval_id,
+            run_id=self.state.run_id,
+            tool_call_id=call.call.id,
+            tool_name=call.call.name,
+            arguments=call.arguments,
+            created_at=now,
+            session_id=self.journal.head.session_id,
+            agent=self.agent.name,
+            kind=kind,
+            expires_at=None if tool.approval_timeout is None else now + tool.approval_timeout,
+            on_expiry=tool.on_expiry,
+        )
+
+    def _plan(self, plan: Plan, call: CallState, tool: Tool, approvals: dict[str, Approval]) -> None:
+        """Add what may happen to one call: nothing while it waits, an answer, or a start."""
+        question = self._question(call, tool)
+        arguments = call.arguments
+        if question is not None:
+            approval = approvals[question[0]]
+            if not approval.decided:
+                return
+            plan.entries.append(self._applied(call, approval))
+            if approval.status != APPROVED:
+                plan.entries.append(self._answer(call, rejection(approval), is_error=True))
+                return
+            arguments = approval.effective_arguments
+        elif call.in_doubt and tool.in_doubt == "fail" and not tool.idempotent:
+            plan.entries.append(self._answer(call, unknown(call), is_error=True))
+            return
+        problem = misfit(tool, arguments)
+        if problem is not None:
+            plan.entries.append(self._answer(call, problem, is_error=True))
+            return
+        attempt = 1 + self._earlier_attempts(call, tool, first=question is not None)
+        if not tool.idempotent:
+            plan.entries.append(entry("tool-started", self.now(), step=call.step, call=call.place, attempt=attempt))
+        plan.starts.append(Start(call, tool, arguments, attempt))
+
+    def _earlier_attempts(self, call: CallState, tool: Tool, *, first: bool) -> int:
+        """How often a call may have run before; `first`: its gate is opened in this very step."""
+        if not tool.idempotent:
+            return call.attempts
+        # Its starts are not recorded: it may have run in each life of the turn since it could.
+        return 0 if first else self.state.resumed - call.resumed_before
+
+    def _applied(self, call: CallState, approval: Approval) -> Record:
+        decision = approval.decision
+        applied = entry(
+            "approval-applied",
+            self.now(),
+            step=call.step,
+            call=call.place,
+            approval_id=approval.id,
+            status=approval.status,
+        )
+        for name in ("note", "arguments", "decided_by"):
+            value = getattr(decision, name, None)
+            if value is not None:
+                applied[name] = value
+        return applied
+
+    def _answer(self, call: CallState, text: str, *, is_error: bool) -> Record:
+        message = Message("tool", text, tool_call_id=call.call.id, is_error=is_error)
+        return entry("tool", self.now(), step=call.step, call=call.place, message=message.to_record())
+
+    # --- running tools ---
+
+    async def _run(self, starts: Sequence[Start]) -> None:
+        """Run calls at once, and record each result as it comes.
+
+        A call that stops the turn lets the others end and be recorded first; a journal that was lost does not.
+        """
+        if not starts:
+            return
+        await self.journal.renew_if_lapsed()
+        for start in starts:
+            if start.tool.idempotent:  # of the others, the entry has told
+                self._tell_start(start)
+        tasks = [asyncio.create_task(self._run_one(start)) for start in starts]
+        try:
+            pending: set[asyncio.Task[None]] = set(tasks)
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+                if any(not task.cancelled() and isinstance(task.exception(), OwnershipLostError) for task in done):
+                    break
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        lost = [failure for failure in failures if isinstance(failure, OwnershipLostError)]
+        for first in lost or failures:
+            raise first
+
+    def _tell_start(self, start: Start) -> None:
+        call = start.call.call
+        facts = {"tool_name": call.name, "tool_call_id": call.id, "arguments": start.arguments}
+        self.teller.tell(ToolStarted, attempt=start.attempt, **facts)
+
+    async def _run_one(self, start: Start) -> None:
+        call = start.call
+        try:
+            answer = self._kept(call, await self._call(start), is_error=False)
+        except PropagatingToolError as error:
+            if not start.tool.idempotent:
+                # The tool says itself that it failed: the attempt is not in doubt, and a resume may try again.
+                failed = entry("tool-failed", self.now(), step=call.step, call=call.place, error=str(error))
+                await self._write_outcome(failed)
+            raise
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+            answer = self._answer(call, "the tool cancelled itself", is_error=True)
+        except Exception as error:  # noqa: BLE001  # reason: the model is told of whatever a tool raises
+            answer = self._kept(call, failure(error), is_error=True)
+        await self._write_outcome(answer)
+
+    async def _call(self, start: Start) -> str:
+        """Call a tool; an idempotent one again, as often as it allows, if it raises."""
+        last = start.attempt + start.tool.retries
+        for attempt in range(start.attempt, last):
+            try:
+                return await self._call_once(start, attempt)
+            except (PropagatingToolError, ToolResultError):
+                raise
+            except Exception as error:  # noqa: BLE001  # reason: whatever it is, the call may be repeated
+                said = {"run_id": self.state.run_id, "tool": start.call.call.name, "attempt": attempt}
+                await self.journal.renew_if_lapsed()
+                _log.warning("a tool failed and is called again: %s", type(error).__name__, extra={"perdure": said})
+        return await self._call_once(start, last)
+
+    async def _call_once(self, start: Start, attempt: int) -> str:
+        # Checked for each attempt: the function may change what it is given.
+        return await start.tool.call(start.tool.check(start.arguments), self._context(start.call, attempt))
+
+    def _context(self, call: CallState, attempt: int) -> ToolContext:
+        session_id = self.journal.head.session_id
+        return ToolContext(session_id, self.state.run_id, call.call.id, attempt, idempotency_key=call.id)
+
+    def _kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
+        """Return what a tool said as an answer; one that cannot be stored becomes an error that says that it ran."""
+        answer, where = self._answer(call, text, is_error=is_error), f"the result of {call.call.name}"
+        try:
+            encode_object(answer, where, self.store.checkpoints.max_record)
+            self.fitting(answer["message"], where)
+        except (NotJsonError, RecordTooLargeError) as error:
+            return self._answer(call, f"the tool ran, but what it said cannot be stored: {error}", is_error=True)
+        return answer
+
+    async def _write_outcome(self, outcome: Record) -> None:
+        """Write what became of a call; if the store fails, the append that gives the turn up tries to say it too.
+
+        Otherwise a store that is away for one moment would leave a call in doubt of which the outcome is known here.
+        """
+        try:
+            await self.write([outcome])
+        except (StoreUnavailableError, OutcomeUnknownError):
+            self.journal.leave([outcome])
+            raise
+
+    async def write(self, entries: Sequence[Record], *, unless: Callable[[], bool] = _never) -> bool:
+        """Write entries, unless; the journal tells the state of them. Return whether they are written, if there are any."""
+        return await self.journal.append(entries, unless=unless) if entries else not unless()
+
+    def fitting(self, message: Record, where: str) -> bytes:
+        """Return a message as bytes, or raise: one that is journaled and cannot be saved would stop the turn for good."""
+        if self.journal.head.session_id is not None:
+            saved = largest_record(self.state.run_id, self.now(), message)
+            encode_object(saved, where, self.store.sessions.max_record)
+        return encode_object(message, where, self.store.checkpoints.max_record)
+
+
+def cancelled_from_outside() -> bool:
+    """Whether somebody cancels the current task, rather than what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
