@@ -8,14 +8,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, IN_PROGRESS, TURN_STATUSES
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IN_PROGRESS
 from perdure.contracts.store import describe
-from perdure.conversation import Claim, undecided
+from perdure.conversation import undecided
 from perdure.errors import (
-    ApprovalAlreadyResolvedError,
-    ApprovalNotFoundError,
     OutcomeUnknownError,
-    SessionBusyError,
     SessionConflictError,
     SessionDeletedError,
     StoreError,
@@ -24,17 +21,17 @@ from perdure.errors import (
 from perdure.events import RunDone, RunFailed, RunResumed, RunStarted
 from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
 from perdure.runtime.commit import Commit
+from perdure.runtime.departure import Departure
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import messages_of, stamp
-from perdure.runtime.results import TurnResult, result_of
+from perdure.runtime.results import TurnResult
 from perdure.runtime.telling import Teller
 from perdure.runtime.turn import ABORTED, AWAITING, STOP, Turn
-from perdure.runtime.turn_state import TurnState, entry, kept_result
+from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
     from perdure.contracts.records import Record
     from perdure.runtime.dialogue import Dialogue
@@ -397,79 +394,12 @@ class Runner:
     # --- a turn that is not ours any more ---
 
     async def _drop(self) -> str:
-        """Drop the aborted turn, unless it was saved just before, or somebody else has taken it."""
-        self.journal.forget()
-        while True:
-            found = await self.store.checkpoints.load(self.journal.key)
-            if found is None or found.head.run_id != self.state.run_id:
-                saved = await self._in_transcript()
-                return ABORTED if saved is None else saved.finish_reason
-            if found.head.owner != self.journal.owner and self.store.ownership.is_live(found):
-                return await self._after_loss()
-            with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
-                claim = await Claim.take(self.store, self.journal.key, found, "discarding")
-                with claim, contextlib.suppress(OwnershipLostError):  # whoever takes the claim over finishes it
-                    await claim.drop_turn()
-                return ABORTED
+        self._saved = await Departure(self.dialogue, self.journal, self.state).drop()
+        return ABORTED if self._saved is None else self._saved.finish_reason
 
     async def _after_loss(self) -> str:
-        """Say what became of the turn that somebody else took over, without writing to it."""
-        key, run_id = self.journal.key, self.state.run_id
-        result = await self._in_transcript()
-        found = await self.store.checkpoints.load(key)
-        if result is not None:
-            await self._clean_up(found)
-            # Whoever took the turn over may have gone further than this task has seen: the transcript says what it came to.
-            self._saved = result
-            return result.finish_reason
-        if found is not None and found.head.run_id == run_id and found.head.status in TURN_STATUSES:
-            raise SessionBusyError(key, found.head.owner, found.head.lease_expires_at)
-        await self._clean_up(found)
-        if found is None:
-            raise SessionDeletedError(key)
-        if found.head.run_id == run_id and found.head.status != IDLE:
-            raise SessionBusyError(key, found.head.owner, found.head.lease_expires_at)
-        raise self._conflict("it was dropped")
-
-    async def _clean_up(self, found: Checkpoint | None) -> None:
-        """Take back approvals that were asked for after the turn was over: its run id never comes again.
-
-        Whoever dropped or deleted the turn has seen to those that it could find. In a conversation that is deleted, or
-        being so, none may stay; a dropped turn's stay as cancelled, if anybody can have heard of them.
-        """
-        if "approvals" not in self.store:
-            return
-        deleted = found is None or found.head.status == "deleting" or not self._same_life(found)
-        for call in (call for step in self.state.steps for call in step.calls):
-            questions = [call.id] * call.gated + [call.doubt_id] * (call.attempts > 0)
-            for approval_id in questions:
-                late = await self.store.approvals.get(approval_id)
-                # A decided one is no question any more: whoever deletes has found it, and who lets go needs it.
-                if late is not None and (found is None or not late.decided):
-                    await self._take_back(late, unheard=deleted or approval_id not in call.asked)
-
-    async def _take_back(self, late: Approval, *, unheard: bool) -> None:
-        with contextlib.suppress(
-            ApprovalAlreadyResolvedError, ApprovalNotFoundError, OutcomeUnknownError, VersionConflictError
-        ):
-            if unheard and self.store.approvals.capabilities.delete:
-                await self.store.approvals.delete(late.id, expected_version=late.version)
-            else:
-                await self.store.approvals.cancel(late.id, reason="the turn was dropped")
-
-    async def _in_transcript(self) -> TurnResult | None:
-        """Return the result of the turn if somebody has saved it."""
-        view = self.dialogue.view
-        if view is None:
-            found = await self.store.checkpoints.load(self.journal.key)
-            kept = found is not None and found.head.run_id == self.state.run_id and found.head.status == FINISHED
-            return kept_result(found) if found is not None and kept else None
-        await view.refresh()
-        return result_of(view.records, self.state.run_id)
-
-    def _same_life(self, found: Checkpoint) -> bool:
-        """Whether a journal was not deleted since it was ours: one that is created again starts anywhere in 40 bits."""
-        return 0 <= found.version - self.journal.version < 2**20
+        self._saved = await Departure(self.dialogue, self.journal, self.state).after_loss()
+        return self._saved.finish_reason
 
     def _result(self, reason: str) -> TurnResult:
         if self._saved is not None:
