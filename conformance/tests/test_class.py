@@ -88,7 +88,7 @@ def test_optional_helpers_are_part_of_the_target_when_they_are_there() -> None:
             return ("os.write",)
 
     plain, helped = planted.RightStore().target(), Helped().target()
-    assert plain.kill_server is None
+    assert (plain.kill_server, plain.newer_schema, plain.power_loss) == (None, None, None)
     assert plain.backend_calls == ()
     assert helped.kill_server is not None
     assert helped.backend_calls == ("os.write",)

@@ -87,8 +87,11 @@ def test_a_law_that_has_nothing_to_ask_neither_raises_nor_lowers() -> None:
 
 
 def test_power_loss_is_never_part_of_durable() -> None:
-    laws = [law("survives-reopening", "durable"), law("survives-power-loss", "durable", area="power_loss")]
+    laws = [law("survives-reopening", "durable"), law("survives-power-loss", "durable")]
     found = granted(laws, {"survives-reopening": Outcome.PASSED, "survives-power-loss": Outcome.NOT_RUN})
+    assert found["durable"].standing is Standing.GRANTED
+    assert found["power-loss"].standing is Standing.NOT_TESTED
+    found = granted(laws, {"survives-reopening": Outcome.PASSED, "survives-power-loss": Outcome.FAILED})
     assert found["durable"].standing is Standing.GRANTED
     assert found["power-loss"].standing is Standing.REFUSED
 

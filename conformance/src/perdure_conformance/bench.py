@@ -83,7 +83,7 @@ class Bench:
         except BaseException as error:
             noted.failed(error)
             raise
-        noted.answer = "opened"
+        noted.says("opened")
         self._open.append(opened)
         record(opened, name, self.log)
         return opened

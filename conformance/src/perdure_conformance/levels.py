@@ -65,8 +65,8 @@ class Grant:
     why: str
 
 
-def _beside(area: str) -> Callable[[Law], bool]:
-    return lambda law: law.area == area
+def _beside(name: str) -> Callable[[Law], bool]:
+    return lambda law: law.id.endswith(f"-{name}")
 
 
 LEVELS = (
@@ -99,14 +99,14 @@ LEVELS = (
         "server-kill",
         "what is acknowledged survives a killed server",
         ("durable",),
-        _beside("server_kill"),
+        _beside("server-kill"),
         "this release has no law that kills a server",
     ),
     Level(
         "power-loss",
         "what is acknowledged survives a power loss",
         ("durable",),
-        _beside("power_loss"),
+        _beside("power-loss"),
         "this release has no law about power loss",
     ),
 )
@@ -115,7 +115,7 @@ LEVELS = (
 
 def _is_beside(law: Law) -> bool:
     """Whether a law has a line of its own: what kills a server or the power is no part of any other level."""
-    return law.area in ("server_kill", "power_loss")
+    return law.id.endswith(("-server-kill", "-power-loss"))
 
 
 def grants(laws: Sequence[Law], outcomes: Mapping[str, Outcome], declared: Declared) -> list[Grant]:
@@ -142,7 +142,13 @@ def _grant(level: Level, laws: Sequence[Law], outcomes: Mapping[str, Outcome], d
     asked = {name: outcome for name, outcome in found.items() if outcome is not Outcome.NOT_CLAIMED}
     passed = sum(outcome is Outcome.PASSED for outcome in asked.values())
     why = _why_not(asked)
+    if _is_untried(asked) and all(map(_is_beside, due)):
+        return Grant(level, Standing.NOT_TESTED, 0, len(asked), f"{_some(list(asked))} did not run")
     return Grant(level, Standing.REFUSED if why else Standing.GRANTED, passed, len(asked), why)
+
+
+def _is_untried(outcomes: Mapping[str, Outcome]) -> bool:
+    return bool(outcomes) and set(outcomes.values()) == {Outcome.NOT_RUN}
 
 
 def _lacking(level: Level, declared: Declared) -> str:

@@ -56,7 +56,7 @@ class Worker:
 
     def send(self, command: str, **arguments: Any) -> None:
         """Tell the process what to do, without waiting for it."""
-        self.log.call(f"{self.name}.{command}", (), arguments).answer = "not waited for"
+        self.log.call(f"{self.name}.{command}", (), arguments).says("not waited for")
         self._write(command, arguments)
 
     def _write(self, command: str, arguments: dict[str, Any]) -> None:

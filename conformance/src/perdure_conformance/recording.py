@@ -28,25 +28,37 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 """What is recorded, by part; those of the bundle itself stand under the empty name."""
 
 
-@dataclass(slots=True)
 class RecordedCall:
     """One call, and what became of it.
 
     Attributes:
         text: The call as Python, long values cut.
-        answer: What it answered, or the error that it raised; empty while it runs.
     """
 
-    text: str
-    answer: str = ""
+    __slots__ = ("_said", "_value", "text")
+
+    def __init__(self, text: str, answer: str = "") -> None:
+        """Note that a call begins; it may be answered already."""
+        self.text = text
+        self._said = answer
+        self._value: tuple[object, ...] = ()
+
+    @property
+    def answer(self) -> str:
+        """What it answered, or the error that it raised; empty while it runs."""
+        return shown(self._value[0]) if self._value else self._said
 
     def answered(self, value: object) -> None:
-        """Note what the call answered."""
-        self.answer = shown(value)
+        """Note what the call answered. It becomes text only if somebody asks: most calls are of laws that hold."""
+        self._value = (value,)
+
+    def says(self, answer: str) -> None:
+        """Note what became of the call, in words."""
+        self._said = answer
 
     def failed(self, error: BaseException) -> None:
         """Note what the call raised."""
-        self.answer = printable(f"raises {type(error).__name__}: {error}"[:SHOWN])
+        self._said = printable(f"raises {type(error).__name__}: {error}"[:SHOWN])
 
 
 @dataclass(slots=True)

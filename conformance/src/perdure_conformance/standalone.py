@@ -260,6 +260,8 @@ def _names(node: ast.stmt) -> list[str]:
             raise NotStandaloneError("the law needs more than one process")
         if isinstance(one, ast.ImportFrom) and (one.module or "").partition(".")[0] == KIT:
             raise NotStandaloneError("it imports of the kit inside of a function")
+        if isinstance(one, ast.Constant) and one.value in ("newer_schema", "power_loss"):
+            raise NotStandaloneError("it needs a helper of the target")
         if isinstance(one, ast.Name):
             found[one.id] = None
         elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value.isidentifier():

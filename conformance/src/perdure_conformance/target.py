@@ -49,6 +49,9 @@ class Target:
         limits: Whether the opener heeds `Place.max_record`.
         damage: Spoils what is stored at a closed place, beyond reading; `None`: the laws about damage are not run.
         kill_server: Kills the server of a place as `kill -9` does, and starts it again; `None`: there is none, or no way.
+        newer_schema: Marks what is stored at a closed place as a newer release's, and returns what takes the mark back, or
+            `None`; `None` in its place: the law about newer schemas is not run.
+        power_loss: Drops what a closed place has not synced, as a loss of power does; `None`: power loss is not tested.
         backend_calls: The names of the driver's functions that store something, for laws that die at each; `()`: unknown.
         template: The URL that `from_url` made the target of.
     """
@@ -61,6 +64,8 @@ class Target:
     limits: bool = True
     damage: Callable[[Place], None] | None = None
     kill_server: Callable[[Place], None] | None = None
+    newer_schema: Callable[[Place], Callable[[], None] | None] | None = None
+    power_loss: Callable[[Place], None] | None = None
     backend_calls: tuple[str, ...] = ()
     template: str | None = None
 

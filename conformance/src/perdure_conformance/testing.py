@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,6 +64,17 @@ class StoreConformance(ABC):
         """Kill the server of a place as `kill -9` does, and start it again. Override it where there is a server."""
         raise NotImplementedError
 
+    def newer_schema(self, place: Place) -> Callable[[], None] | None:
+        """Mark what is stored at a closed place as a newer release's, and return what takes the mark back, or `None`.
+
+        Override it to have the law about newer schemas run.
+        """
+        raise NotImplementedError
+
+    def power_loss(self, place: Place) -> None:
+        """Drop what a closed place has not synced, as a loss of power does. Override it to have power loss tested."""
+        raise NotImplementedError
+
     def backend_calls(self) -> tuple[str, ...]:
         """Return the names of the driver's functions that store something, for laws that die at each of them."""
         return ()
@@ -78,10 +89,16 @@ class StoreConformance(ABC):
             reopens=self.reopens,
             namespaces=self.namespaces,
             limits=self.limits,
-            damage=None if own.raw_damage is StoreConformance.raw_damage else self.raw_damage,
-            kill_server=None if own.kill_server is StoreConformance.kill_server else self.kill_server,
+            damage=self._helper("raw_damage"),
+            kill_server=self._helper("kill_server"),
+            newer_schema=self._helper("newer_schema"),
+            power_loss=self._helper("power_loss"),
             backend_calls=self.backend_calls(),
         )
+
+    def _helper(self, name: str) -> Any:
+        """Return an optional method if the author wrote it."""
+        return None if getattr(type(self), name) is getattr(StoreConformance, name) else getattr(self, name)
 
     def test_law(self, law: Law) -> None:
         """Try one law; the kit's pytest plugin calls it for each."""
