@@ -19,6 +19,7 @@ LAWS = {law.id: law for law in all_laws()}
 NAMED = sorted({law for one in FAULTS for law in one.laws})
 PLANTED = [pytest.param(one, law, id=f"{one.name}-by-{law}") for one in FAULTS for law in one.laws]
 PROCESSES = [law for law in LAWS.values() if "durable" in law.needs]
+DRAWN = [law for law in LAWS.values() if law.cases is not None]
 SEEDS = range(10)
 _numbers = itertools.count()
 
@@ -41,6 +42,15 @@ def test_a_planted_fault_is_caught(fault: Fault, law: str) -> None:
 def test_a_planted_fault_is_caught_with_any_seed(fault: Fault, law: str) -> None:
     for seed in SEEDS:
         caught(fault, law, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("law", DRAWN, ids=lambda law: law.id)
+def test_a_thousand_seeds_raise_no_false_alarm(law: Law) -> None:
+    for seed in range(1000):
+        verdict = run_law(RIGHT.target(), law, seed=seed, examples=1)
+        assert verdict.outcome is Outcome.PASSED, f"seed {seed}: {verdict}"
 
 
 @pytest.mark.parametrize("law", NAMED)

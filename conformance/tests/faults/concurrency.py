@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from conformance.tests.faults.planting import IDLE, Around, Fault, OnDisk, Scene, at_once, outcome
+from conformance.tests.faults.planting import IDLE, Around, Fault, OnDisk, Scene, at_once
 
 from perdure.backend import (
     Append,
     Capabilities,
     Delete,
     Head,
-    JournalInfo,
     JournalSnapshot,
     Key,
     Part,
@@ -110,40 +109,6 @@ class WritesBothOneByOne(Around):
         return versions
 
 
-class CancelledKeepsLock(Around):
-    """A cancelled call never gives its lock back."""
-
-    locked: ClassVar[set[str]] = set()
-
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        while self.place.name in self.locked:  # noqa: ASYNC110  # reason: a lock that is lost needs no event
-            await asyncio.sleep(0.01)  # reason: a lock that is lost needs no event
-        self.locked.add(self.place.name)
-        await asyncio.sleep(0)
-        versions = await super().write(operations)
-        self.locked.discard(self.place.name)
-        return versions
-
-
-class RepliesShift(Around):
-    """A read that was cancelled leaves its reply behind, and the next read gets it."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.left: list[JournalSnapshot | None] = []
-
-    async def read(self, key: Key, **window: Any) -> JournalSnapshot | None:
-        found = await super().read(key, **window)
-        if self.left:
-            return self.left.pop()
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            self.left.append(found)
-            raise
-        return found
-
-
 class LastWriterWins(OnDisk):
     """Claims `shared`; reads before each call and saves after it, without a lock between processes."""
 
@@ -189,44 +154,6 @@ class TornReads(Around):
         await asyncio.sleep(0)
         second = await super().read(key, **window)
         return second and replace(second, items=first.items)
-
-
-class LockKeptAfterARead(Around):
-    """A read takes the lock, and gives it back only when it found something."""
-
-    locked: ClassVar[set[str]] = set()
-
-    async def read(self, key: Key, **window: Any) -> JournalSnapshot | None:
-        found = await super().read(key, **window)
-        if found is None and key.part != Part.APPROVALS:
-            self.locked.add(self.place.name)
-        else:
-            self.locked.discard(self.place.name)
-        return found
-
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        if self.place.name in self.locked:
-            await asyncio.Event().wait()
-        return await super().write(operations)
-
-
-class LockKeptBetweenPages(Around):
-    """A page that is not the last keeps the lock."""
-
-    locked: ClassVar[set[str]] = set()
-
-    async def scan(self, part: Part, **options: Any) -> Sequence[JournalInfo]:
-        found = await super().scan(part, **options)
-        if len(found) == options["limit"]:
-            self.locked.add(self.place.name)
-        else:
-            self.locked.discard(self.place.name)
-        return found
-
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        if self.place.name in self.locked:
-            await asyncio.Event().wait()
-        return await super().write(operations)
 
 
 class BusyErrorEscapes(Around):
@@ -301,9 +228,6 @@ class AppendInTwoWrites(JournalSessions):
         return (await self.journal.write((more,)))[0]
 
 
-# --- witnesses ---
-
-
 async def two_at_once(scene: Scene) -> Any:
     """Two tasks, and two handles, that write at one version."""
     other = await scene.open()
@@ -354,37 +278,6 @@ async def seen_while_written(scene: Scene) -> Any:
     await watch(both)
     await watch(scene.store.sessions.delete("s1"))
     return sorted(set(lengths), key=str)
-
-
-async def cancelled(scene: Scene) -> Any:
-    """What cancelled calls leave, and what the next calls get."""
-    await scene.append(1)
-    await scene.append(9, to="s2")
-    seen = []
-    for steps in range(3):
-        for work in (scene.append(2, 3), scene.store.sessions.load("s2"), scene.store.sessions.delete("s2")):
-            task = asyncio.ensure_future(work)
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            task.cancel()
-            (ended,) = await asyncio.gather(task, return_exceptions=True)
-            seen.append(steps == 1 and not isinstance(ended, asyncio.CancelledError))
-            seen.append((await scene.records("s2")) in ([{"n": 9}], None))
-            seen.append(await scene.records() is not None)
-    await asyncio.wait_for(scene.append(4), 0.5)
-    return seen
-
-
-async def absent_then_written(scene: Scene) -> Any:
-    await scene.records("absent")
-    return await outcome(asyncio.wait_for(scene.append(1), 0.3)) != "TimeoutError"
-
-
-async def written_between_pages(scene: Scene) -> Any:
-    for name in "abc":
-        await scene.append(1, to=name)
-    await scene.store.sessions.list(limit=1)
-    return await outcome(asyncio.wait_for(scene.append(1), 0.3)) != "TimeoutError"
 
 
 async def writes_of_a_call(scene: Scene) -> Any:
@@ -449,10 +342,6 @@ FAULTS = (
     of(WritesBothOneByOne, seen_while_written, "atomic-write-is-all-or-none", "atomic-write-is-seen-whole"),
     of(CancelledDeleteIsHalf, seen_while_written, "sessions-cancelled-delete-is-whole-or-absent"),
     of(TornReads, torn, "sessions-state-and-records-change-together"),
-    of(CancelledKeepsLock, cancelled, "sessions-cancelled-call-holds-no-lock", hangs=True),
-    of(RepliesShift, cancelled, "sessions-answers-stay-with-their-calls"),
-    of(LockKeptAfterARead, absent_then_written, "sessions-reading-creates-nothing", hangs=True),
-    of(LockKeptBetweenPages, written_between_pages, "sessions-listing-holds-no-lock", hangs=True),
     Fault(
         "ReplaceInTwoWrites",
         ("sessions-cut-anywhere-is-old-or-new", "sessions-replace-costs-what-it-adds"),

@@ -84,7 +84,7 @@ class ReplaceInTwoSaves(OnDisk):
         if not isinstance(operation, Replace) or not operation.items:
             return await super().write(operations)
         (version,) = await super().write([replace(operation, items=())])
-        await asyncio.sleep(0.003)
+        await asyncio.sleep(0.1)
         await super().write([Append(operation.key, operation.items, operation.head, None, operation.at, 1)])
         self.stored(operation.key).version = version
         self.save()
@@ -100,7 +100,7 @@ class DeleteInTwoSaves(OnDisk):
         if isinstance(operation, Delete) and entry is not None and operation.expected_version in (None, entry.version):
             items, entry.items = entry.items, []
             self.save()
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.1)
             entry.items = items
         return await super().write(operations)
 

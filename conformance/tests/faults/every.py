@@ -8,13 +8,19 @@ from conformance.tests.faults import (
     approvals,
     checkpoints,
     concurrency,
+    deleting,
     durability,
+    errors,
     fidelity,
     ids,
+    lifecycle,
     listing,
+    locks,
     prune,
     sessions,
+    times,
     turns,
+    versions,
 )
 from conformance.tests.faults.planting import Fault, OnDisk
 
@@ -30,14 +36,20 @@ RIGHT = Fault("right", (), nothing)
 RIGHT_ON_DISK = Fault("right-on-disk", (), nothing, OnDisk)
 FAULTS: tuple[Fault, ...] = (
     *sessions.FAULTS,
+    *times.FAULTS,
+    *versions.FAULTS,
     *checkpoints.FAULTS,
     *listing.FAULTS,
     *approvals.FAULTS,
+    *prune.FAULTS,
+    *deleting.FAULTS,
+    *durability.FAULTS,
     *concurrency.FAULTS,
+    *locks.FAULTS,
     *fidelity.FAULTS,
     *ids.FAULTS,
-    *prune.FAULTS,
-    *durability.FAULTS,
+    *errors.FAULTS,
+    *lifecycle.FAULTS,
     *turns.FAULTS,
 )
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pickle
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -276,15 +274,3 @@ class PlantedTarget(Target):
 
     newer_schema: Callable[[Place], Callable[[], None]] | None = None
     power_loss: Callable[[Place], None] | None = None
-
-
-def change_json(item: bytes, change: Callable[[Any], Any]) -> bytes:
-    """Change a JSON object that is encoded."""
-    return json.dumps(change(json.loads(item))).encode()
-
-
-def later(at: datetime, **step: float) -> datetime:
-    """Return a later instant."""
-    from datetime import timedelta
-
-    return at + timedelta(**step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from conformance.tests.faults.planting import Around, Fault, Items, Scene, outcome
@@ -15,73 +15,11 @@ from perdure.backend import (
     Delete,
     JournalSnapshot,
     Key,
-    OutcomeUnknownError,
     Part,
     Replace,
     StoredTranscript,
-    VersionConflictError,
 )
 from perdure.journal.stores import JournalSessions
-
-
-class NoVersionCheck(Around):
-    def change(self, operation: Any) -> Any:
-        return replace(operation, expected_version=None) if isinstance(operation, Append) else operation
-
-
-class ReplaceIgnoresVersion(Around):
-    def change(self, operation: Any) -> Any:
-        return replace(operation, expected_version=None) if isinstance(operation, Replace) else operation
-
-
-class DeleteIgnoresVersion(Around):
-    def change(self, operation: Any) -> Any:
-        return replace(operation, expected_version=None) if isinstance(operation, Delete) else operation
-
-
-class VersionsRestart(Around):
-    def change(self, operation: Any) -> Any:
-        return replace(operation, first_version=1) if isinstance(operation, Append) else operation
-
-
-class CreatesOverExisting(Around):
-    """Expected version 0 is read as "whatever it is"."""
-
-    def change(self, operation: Any) -> Any:
-        zero = isinstance(operation, Append) and operation.expected_version == 0
-        return replace(operation, expected_version=None) if zero else operation
-
-
-class LengthAsVersion(Around):
-    async def read(self, key: Key, **window: Any) -> JournalSnapshot | None:
-        found = await super().read(key, **window)
-        return found and replace(found, version=found.count + 1)
-
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        (operation,) = operations
-        found = await self.read(operation.key, limit=0)
-        shown = 0 if found is None else found.version
-        if operation.expected_version not in (None, shown):
-            raise VersionConflictError(operation.key.id, operation.expected_version, shown)
-        await self.inner.write([replace(operation, expected_version=None)])
-        now = await self.read(operation.key, limit=0)
-        return (shown if now is None else now.version,)
-
-
-class ConflictWithoutFacts(Around):
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        try:
-            return await super().write(operations)
-        except VersionConflictError as error:
-            raise VersionConflictError("key", None, None) from error
-
-
-class ConflictAsUnknown(Around):
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        try:
-            return await super().write(operations)
-        except VersionConflictError as error:
-            raise OutcomeUnknownError("write", operations[0].key.id) from error
 
 
 class DropsEqualRecords(Items):
@@ -146,22 +84,6 @@ class MergesState(Around):
             merged = json.dumps(json.loads(found.head.data) | json.loads(operation.head.data)).encode()
             operation = replace(operation, head=replace(operation.head, data=merged))
         return await self.inner.write([operation])
-
-
-class UpdatedGoesBack(Around):
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        versions = await super().write(operations)
-        for operation in operations:
-            if not isinstance(operation, Delete):
-                self.inner._data.entries[self.namespace, operation.key].updated_at = operation.at
-        return versions
-
-
-class SecondsOnly(Around):
-    def change(self, operation: Any) -> Any:
-        return (
-            operation if isinstance(operation, Delete) else replace(operation, at=operation.at.replace(microsecond=0))
-        )
 
 
 class KeepsOldHeadBytes(Around):
@@ -322,17 +244,6 @@ class RewrittenIsForgotten(Around):
         return found and replace(found, rewritten=0)
 
 
-class KeepBeyondTheEnd(Around):
-    """A replace that keeps more than there is keeps what there is."""
-
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        (operation,) = operations
-        found = await self.inner.read(operation.key, limit=0)
-        if isinstance(operation, Replace) and found is not None:
-            operation = replace(operation, keep=min(operation.keep, found.count))
-        return await self.inner.write([operation])
-
-
 class DeleteLeavesTheRecords(Around):
     """A delete removes the head; whoever reads finds the records under it still."""
 
@@ -354,25 +265,6 @@ class DeleteLeavesTheRecords(Around):
         return await super().read(key, **window) or self.bodies.get(key)
 
 
-class ReplaceCreates(Around):
-    """A replace of an absent key creates it."""
-
-    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
-        (operation,) = operations
-        if isinstance(operation, Replace) and await self.inner.read(operation.key, limit=0) is None:
-            made = Append(operation.key, operation.items, operation.head, 0, operation.at, 1)
-            return await self.inner.write([made])
-        return await self.inner.write(operations)
-
-
-class TimesAreLocal(Around):
-    """Instants are kept without their zone, five hours off."""
-
-    async def read(self, key: Key, **window: Any) -> JournalSnapshot | None:
-        found = await super().read(key, **window)
-        return found and replace(found, created_at=found.created_at + timedelta(hours=5))
-
-
 class ScopeLost(Around):
     """A session forgets its scope with the next append."""
 
@@ -382,9 +274,6 @@ class ScopeLost(Around):
             entry = self.stored(operations[0].key)
             entry.head = replace(entry.head, group=None)
         return versions
-
-
-# --- witnesses ---
 
 
 async def two_batches(scene: Scene) -> Any:
@@ -416,14 +305,6 @@ async def states(scene: Scene) -> Any:
     return [(one.state, one.scope) for one in found if one is not None]
 
 
-async def times(scene: Scene) -> Any:
-    await scene.append(1)
-    await scene.append(2, at=scene.clock.now() - timedelta(days=1))
-    found = await scene.store.sessions.load("s1")
-    assert found is not None
-    return found.created_at, found.updated_at
-
-
 async def windows(scene: Scene) -> Any:
     await scene.append(1, 2, 3)
     seen = [await scene.store.sessions.load("s1", **window) for window in ({"limit": 0}, {"last": 1}, {"after": 2})]
@@ -436,42 +317,6 @@ async def deleted(scene: Scene) -> Any:
     gone = await scene.records()
     await scene.append(2)
     return gone, await scene.records()
-
-
-async def refusals(scene: Scene) -> Any:
-    """How wrong versions are met, by each kind of write."""
-    sessions = scene.store.sessions
-    version = await scene.append(1)
-    calls = (
-        scene.append(2, expected_version=version + 1),
-        scene.append(2, expected_version=0),
-        sessions.replace("s1", [], expected_version=version + 7),
-        sessions.replace("absent", [], expected_version=None),
-        sessions.replace("s1", [], keep=9, expected_version=None),
-        sessions.delete("s1", expected_version=version + 7),
-    )
-    return [answer if isinstance(answer := await outcome(call), str) else "answered" for call in calls]
-
-
-async def conflict_facts(scene: Scene) -> Any:
-    version = await scene.append(1)
-    try:
-        await scene.append(2, expected_version=version + 1)
-    except VersionConflictError as error:
-        return error.key, (error.expected or 0) - version, (error.actual or 0) - version
-    except Exception as error:  # noqa: BLE001  # reason: what it raises is what is shown
-        return type(error).__name__
-
-
-async def created_twice(scene: Scene) -> Any:
-    first = await scene.append(1)
-    await scene.store.sessions.delete("s1")
-    return await scene.append(1) == first
-
-
-async def versions_and_lengths(scene: Scene) -> Any:
-    first = await scene.append(1, 2, 3)
-    return await scene.append(4, 5) - first
 
 
 async def empty_and_missing(scene: Scene) -> Any:
@@ -508,23 +353,6 @@ def of(journal: type[Around], witness: Any, *laws: str) -> Fault:
 
 
 FAULTS = (
-    of(NoVersionCheck, refusals, "sessions-append-refuses-another-version", "checkpoints-two-readers-one-writer"),
-    of(ReplaceIgnoresVersion, refusals, "sessions-replace-refuses-another-version"),
-    of(
-        DeleteIgnoresVersion,
-        refusals,
-        *(f"{part}-delete-refuses-another-version" for part in ("sessions", "checkpoints", "approvals")),
-    ),
-    of(VersionsRestart, created_twice, "sessions-version-never-repeats", "delete-session-refuses-the-sleeper"),
-    of(CreatesOverExisting, refusals, "sessions-expected-zero-means-absent", "checkpoints-one-of-many-creates"),
-    of(LengthAsVersion, versions_and_lengths, "sessions-write-adds-one", "checkpoints-replace-adds-one"),
-    of(
-        ConflictWithoutFacts,
-        conflict_facts,
-        "sessions-append-refuses-another-version",
-        "approvals-errors-carry-their-facts",
-    ),
-    of(ConflictAsUnknown, conflict_facts, "sessions-append-refuses-another-version"),
     of(DropsEqualRecords, equal_records, "sessions-equal-records-are-all-kept"),
     of(RetryStoresTwice, dozen, "sessions-order-across-batches", "sessions-errors-tell-the-truth"),
     of(CapsBatches, long_list, "sessions-no-cap-on-a-read"),
@@ -538,8 +366,6 @@ FAULTS = (
     of(CountFromTheWindow, windows, "sessions-windows-tell-the-whole-head"),
     of(ReplaceKeepsTheTail, replaced, "sessions-replace-keeps-the-first", "checkpoints-replace-drops-every-entry"),
     of(ReplaceResetsTheVersion, replaced, "sessions-replace-adds-one"),
-    of(ReplaceCreates, refusals, "sessions-replace-of-absent-conflicts"),
-    of(KeepBeyondTheEnd, refusals, "sessions-keep-beyond-the-end-conflicts"),
     of(RewrittenIsForgotten, replaced, "sessions-rewritten-names-the-last-replace"),
     of(StateLostByReplace, replaced, "sessions-replace-keeps-the-rest"),
     of(EmptyAppendDoesNothing, empty_and_missing, "sessions-append-of-nothing-creates", "sessions-write-adds-one"),
@@ -548,9 +374,6 @@ FAULTS = (
     of(MergesState, states, "sessions-state-is-replaced-whole"),
     of(SharesState, states, "sessions-do-not-share"),
     of(ScopeLost, states, "sessions-scope-is-set-once"),
-    of(UpdatedGoesBack, times, "sessions-updated-never-goes-back"),
-    of(SecondsOnly, times, "sessions-times-come-from-the-clock"),
-    of(TimesAreLocal, times, "sessions-times-come-from-the-clock", "sessions-at-is-kept-as-an-instant"),
     of(KeepsOldHeadBytes, deleted, "checkpoints-deleted-journal-keeps-nothing", "sessions-delete-leaves-nothing"),
     of(DeleteLeavesTheRecords, deleted, "sessions-deleted-is-absent", "delete-session-leaves-nothing"),
     Fault("EmptyForMissing", ("sessions-absent-is-none",), empty_and_missing, sessions=EmptyForMissing),

@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from conformance.tests.faults.deleting import DeleteLeavesTheTurnJournal, Deletes, deleted
 from conformance.tests.faults.planting import HEAD, IDLE, Around, Fault, Scene, outcome
-from conformance.tests.faults.prune import DeleteLeavesTheTurnJournal, Deletes, Prunes, PruneTakesDecisions, deleted
-from conformance.tests.faults.sessions import NoVersionCheck, VersionsRestart, created_twice, refusals
+from conformance.tests.faults.prune import Prunes, PruneTakesDecisions
+from conformance.tests.faults.versions import NoVersionCheck, VersionsRestart, created_twice, refusals
 
 from perdure import AgentStore, codec
 from perdure.backend import (

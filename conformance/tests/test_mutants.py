@@ -1,0 +1,86 @@
+"""Blind mutants of the memory journal: a law kills each, but for those that change nothing that anybody can see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance.tests.mutants import Mutant, mutants_of
+
+import perdure_memory.journal
+from perdure import AgentStore
+from perdure.clock import Clock
+from perdure.contracts.ids import check_namespace
+from perdure.journal.stores import journal_stores
+from perdure_conformance.laws import Law, all_laws
+from perdure_conformance.runner import Outcome, run_law
+from perdure_conformance.target import Place, Target
+
+SOURCE = Path(perdure_memory.journal.__file__)
+SEEN_FIRST = ("model", "order", "listing", "sessions", "compare_and_set", "lifecycle", "isolation", "versions")
+"""The areas that are tried first: most mutants die there."""
+
+SAME = ("self._closed = True",)
+"""Lines in which a change is seen by nobody: a bundle that is closed has sealed its stores, so no call comes there."""
+
+
+def target(mutant: Mutant, number: int) -> Target:
+    """Return a store over a mutant."""
+    module = mutant.load(f"mutant_{number}")
+
+    async def opener(place: Place, clock: Clock) -> AgentStore:
+        journal: Any = module.MemoryJournal(place.name, namespace=check_namespace(place.namespace))
+        await journal.open()
+        stores = journal_stores(journal)
+        parts = (stores.sessions, stores.checkpoints, stores.approvals)
+
+        async def closing() -> None:
+            for part in parts:
+                part.seal()
+            await journal.close()
+
+        for part in parts:
+            part.bind(max_record=place.max_record)
+        sessions, checkpoints, approvals = parts
+        return AgentStore(sessions=sessions, checkpoints=checkpoints, approvals=approvals, clock=clock, closing=closing)
+
+    return Target(str(mutant), opener)
+
+
+def laws() -> list[Law]:
+    """Return the laws, those that kill most first, each with little time."""
+    order = {area: number for number, area in enumerate(SEEN_FIRST)}
+    chosen = [law for law in all_laws() if law.area not in ("protocol", "turns", "durability")]
+    chosen.sort(key=lambda law: order.get(law.area, len(order)))
+    return [replace(law, timeout=5.0) for law in chosen]
+
+
+def killer(mutant: Mutant, number: int) -> str | None:
+    """Return the first law that a mutant breaks."""
+    try:
+        broken = target(mutant, number)
+    except Exception as error:  # noqa: BLE001  # reason: a mutant that cannot even be imported is dead
+        return type(error).__name__
+    for law in laws():
+        if run_law(broken, law).outcome is Outcome.FAILED:
+            return law.id
+    return None
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_laws_kill_blind_mutants() -> None:
+    mutants = list(mutants_of(SOURCE))
+    assert len(mutants) > 50
+    alive = [mutant for number, mutant in enumerate(mutants) if killer(mutant, number) is None]
+    lines = SOURCE.read_text(encoding="utf-8").splitlines()
+    assert [str(mutant) for mutant in alive if lines[mutant.line - 1].strip() not in SAME] == []
+
+
+def test_a_mutant_that_loses_writes_is_killed() -> None:
+    whole = SOURCE.read_text(encoding="utf-8")
+    mutant = Mutant(0, "keeps no items", whole.replace("entry.items.extend(operation.items)", "pass"))
+    assert mutant.source != whole
+    assert killer(mutant, -1) is not None
