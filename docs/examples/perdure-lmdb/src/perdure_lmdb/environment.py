@@ -9,6 +9,12 @@ from pathlib import Path
 
 import lmdb
 
+from perdure.backend import SchemaVersionError, StoreCorruptedError
+
+SCHEMA = 1
+"""The version of how the data lies in the table. A release that changes it adds one, and reads the older ones."""
+SCHEMA_KEY = b"schema"
+
 
 @dataclass
 class Environment:
@@ -38,7 +44,12 @@ def enter(directory: str, map_size: int) -> Environment:
         if known is None or known.process != os.getpid():
             Path(directory).mkdir(parents=True, exist_ok=True)
             opened = lmdb.open(directory, map_size=map_size, max_readers=512)
-            opened.reader_check()  # killed processes leave their places among the readers
+            try:
+                opened.reader_check()  # killed processes leave their places among the readers
+                _check_schema(opened, directory)
+            except BaseException:
+                opened.close()
+                raise
             known = _open[directory] = Environment(directory, opened, os.getpid())
         known.users += 1
         return known
@@ -51,3 +62,16 @@ def leave(environment: Environment) -> None:
         if environment.users == 0 and environment.process == os.getpid():
             del _open[environment.directory]
             environment.lmdb.close()
+
+
+def _check_schema(opened: lmdb.Environment, directory: str) -> None:
+    """Mark a new database with the version, and refuse one that a newer release wrote."""
+    with opened.begin() as transaction:
+        found = transaction.get(SCHEMA_KEY)
+    if found is None:
+        with opened.begin(write=True) as transaction:
+            transaction.put(SCHEMA_KEY, b"%d" % SCHEMA, overwrite=False)
+    elif not bytes(found).isdigit():
+        raise StoreCorruptedError(directory, "its schema version is no number")
+    elif int(found) > SCHEMA:
+        raise SchemaVersionError(directory, int(found), SCHEMA)

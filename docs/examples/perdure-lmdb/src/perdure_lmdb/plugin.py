@@ -18,6 +18,8 @@ perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journa
 )
 
 
-def conformance_targets() -> dict[str, str]:
+def conformance_targets() -> dict[str, object]:
     """Name what `perdure-conformance check lmdb` opens."""
-    return {"lmdb": "lmdb:{dir}/data"}
+    from perdure_lmdb.conformance import target
+
+    return {"lmdb": target()}
