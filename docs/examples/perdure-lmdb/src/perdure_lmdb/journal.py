@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +39,7 @@ from perdure_lmdb.environment import Environment, enter, leave
 
 T = TypeVar("T")
 
+THREADS = 8
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError)
 
 
@@ -58,6 +60,7 @@ class LmdbJournal(Journal):
         self.title = f"lmdb:{directory}"
         self._directory, self._map_size = os.path.realpath(directory), map_size
         self._environment: Environment | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self._running: set[asyncio.Future[Any]] = set()
 
     @classmethod
@@ -67,21 +70,22 @@ class LmdbJournal(Journal):
 
     async def open(self) -> None:
         """Open the database, or make it."""
-        if self._environment is None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "lmdb")  # the loop's own pool would outlive the journal
             try:
-                self._environment = await asyncio.to_thread(enter, self._directory, self._map_size)
-            except DAMAGE as error:
-                raise StoreCorruptedError(self.title, str(error)) from error
-            except (lmdb.Error, OSError) as error:
-                raise StoreUnavailableError("open", self.title, str(error)) from error
+                await self._in_thread(self._threads, self._enter)
+            except BaseException:
+                await self.close()
+                raise
 
     async def close(self) -> None:
         """Let the calls that are under way end, and give the database up."""
-        environment, self._environment = self._environment, None
+        threads, self._threads = self._threads, None
         if self._running:
             await asyncio.wait(self._running)
-        if environment is not None:
-            await asyncio.to_thread(leave, environment)
+        if threads is not None:
+            await self._in_thread(threads, self._leave)
+            threads.shutdown()
 
     async def read(
         self, key: Key, *, after: int = 0, limit: int | None = None, last: int | None = None
@@ -140,10 +144,15 @@ class LmdbJournal(Journal):
     # --- the one way to the data ---
 
     async def _transaction(self, work: Callable[[lmdb.Transaction], T], *, write: bool) -> T:
-        """Run work in a thread, in a transaction. A cancelled call ends when its thread has, and not before."""
-        if self._environment is None:
+        """Run work in a thread, in a transaction."""
+        if self._threads is None or self._environment is None:
             raise StoreClosedError(self.title)
-        running = asyncio.get_running_loop().run_in_executor(None, self._run, self._environment, work, write)
+        environment = self._environment
+        return await self._in_thread(self._threads, lambda: self._run(environment, work, write))
+
+    async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        """Run work in a thread. A cancelled call ends when its work has, and not before."""
+        running = asyncio.get_running_loop().run_in_executor(threads, work)
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         cancelled: asyncio.CancelledError | None = None
@@ -156,6 +165,19 @@ class LmdbJournal(Journal):
             running.exception()  # a failure that nobody waits for any more is no news
             raise cancelled
         return running.result()
+
+    def _enter(self) -> None:
+        try:
+            self._environment = enter(self._directory, self._map_size)
+        except DAMAGE as error:
+            raise StoreCorruptedError(self.title, str(error)) from error
+        except (lmdb.Error, OSError) as error:
+            raise StoreUnavailableError("open", self.title, str(error)) from error
+
+    def _leave(self) -> None:
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            leave(environment)
 
     def _run(self, environment: Environment, work: Callable[[lmdb.Transaction], T], write: bool) -> T:
         try:
