@@ -275,6 +275,8 @@ class Slot:
 
     async def _judge_call(self, name: str, what: str, context: ToolContext) -> None:
         """See whether this call may run."""
+        # First: on a store that works in threads, whoever takes the turn over may drop its approvals between two reads.
+        yes = await self.world.stores.approvals.get(context.idempotency_key)
         seen = await self.world.see(alone=context.session_id is None)
         self._live()
         key, kind, turn = context.idempotency_key, KINDS[name], seen.turn
@@ -285,10 +287,9 @@ class Slot:
         call = turn.steps[step].calls[place]
         if call.answered:
             self._problem(f"{key} ran, and its result is recorded")
-        if kind.gated:
-            yes = seen.approvals.get(key)
-            if yes is None or yes.status != "approved" or arguments_of(yes) != {"what": what}:
-                self._problem(f"{key} ran with {what}, and nobody has approved that")
+        if kind.gated and (yes is None or yes.status != "approved" or arguments_of(yes) != {"what": what}):
+            said = None if yes is None else (yes.status, arguments_of(yes))
+            self._problem(f"{key} ran with {what}, and nobody has approved that, but {said}")
         if not kind.idempotent:
             if call.starts != context.attempt:
                 self._problem(f"{key} runs attempt {context.attempt}, {call.starts} are recorded")
