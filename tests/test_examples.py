@@ -91,12 +91,13 @@ def laws(wanted: Callable[[Law], bool], *named: str) -> set[str]:
 
 def test_the_lmdb_example_is_found_by_its_entry_point_and_keeps_laws(scripts: Path, tmp_path: Path) -> None:
     areas = ("opening", "atomicity", "together")
-    # Two processes, a kill -9, a forked child, and data of a newer release.
+    # Two processes, a kill -9, a forked child, data of a newer release, and threads that end.
     single = (
         "sessions-one-of-many-processes-wins",
         "sessions-append-survives-kill",
         "sessions-forked-child-is-refused",
         "newer-schema-is-refused",
+        "sessions-opening-and-closing-leaks-nothing",
     )
     report = check(scripts, LMDB, tmp_path, laws(lambda law: law.area in areas, *single))
     assert (report.exit_code, report.laws("failed"), report.laws("not run")) == (0, set(), set())
