@@ -116,7 +116,9 @@ def _problem(response: ModelResponse) -> str | None:
     for place, call in enumerate(response.tool_calls):
         if type(call.arguments) is not dict:
             kind = type(call.arguments).__name__
-            return f"tool_calls[{place}].arguments is a {kind}, where an object (dict) is needed; decode JSON text first"
+            return (
+                f"tool_calls[{place}].arguments is a {kind}, where an object (dict) is needed; decode JSON text first"
+            )
         if type(call.id) is not str or type(call.name) is not str:
             return f"tool_calls[{place}] has an id or a name that is no text"
     for name in ("input_tokens", "output_tokens", "requests", "cost_usd"):

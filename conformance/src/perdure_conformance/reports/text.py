@@ -137,7 +137,9 @@ def _levels(report: Report) -> str:
 
 def _end(report: Report) -> str:
     counts = ", ".join(f"{report.count(outcome)} {outcome}" for outcome in Outcome)
-    return f"{len(report.laws)} law{'s'[: len(report.laws) != 1]}: {counts}, in {report.seconds:.1f} s\n{report.verdict}"
+    return (
+        f"{len(report.laws)} law{'s'[: len(report.laws) != 1]}: {counts}, in {report.seconds:.1f} s\n{report.verdict}"
+    )
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> str:
