@@ -369,8 +369,10 @@ class Worker:
 
         A turn that ends its process takes the others down with it; so they would all use up their attempts.
         """
-        died = found.head.owner is not None and found.head.attempts >= _SUSPECT_AFTER
-        if died and fruitless_lives(found) >= _SUSPECT_AFTER:
+        # Before it is set aside for what another did, it must have had a life without neighbours.
+        enough = max(1, min(_SUSPECT_AFTER, self.max_attempts - 1))
+        died = found.head.owner is not None and found.head.attempts >= enough
+        if died and fruitless_lives(found) >= enough:
             if self._suspect is not None:
                 return False
             self._suspect = found.key
