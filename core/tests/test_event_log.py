@@ -62,6 +62,7 @@ async def test_a_failure_is_a_warning_with_the_name_of_the_error_alone(
     async def fail(_: ModelRequest) -> NoReturn:
         raise TimeoutError("secret detail")
 
+    caplog.set_level(logging.WARNING, logger="perdure.runs")
     with pytest.raises(TimeoutError):
         await Agent(model=FunctionModel(fail), store=store).session("s").send("hello")
     (told,) = facts(caplog)
@@ -102,6 +103,7 @@ def test_what_is_not_logged_costs_nothing(caplog: pytest.LogCaptureFixture) -> N
 
 def test_no_handler_is_installed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="perdure.runs")
+    loggers = [logging.getLogger(name) for name in ("", "perdure", "perdure.runs")]
+    before = [list(logger.handlers) for logger in loggers]
     log_event(replace(RunStarted(**COMMON), resumed=True))
-    assert logging.getLogger("perdure").handlers == []
-    assert logging.getLogger("perdure.runs").handlers == []
+    assert [logger.handlers for logger in loggers] == before

@@ -252,9 +252,9 @@ def explorer(name: str, setting: str, bounds: Bounds) -> Explorer:
 
 
 def chosen() -> list[tuple[str, str]]:
-    """Each pair in two of the settings; `make soak` takes all, and goes deeper."""
-    others = ("alive", "it dies", "the other dies")
-    return [(name, setting) for place, name in enumerate(PAIRS) for setting in ("elsewhere", others[place % 3])]
+    """Each pair in one of the settings; `make soak` takes all, and goes deeper."""
+    settings = ("elsewhere", "alive", "it dies", "the other dies")
+    return [(name, settings[place % 4]) for place, name in enumerate(PAIRS)]
 
 
 @pytest.mark.parametrize(("name", "setting"), chosen())

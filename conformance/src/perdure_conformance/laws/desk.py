@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,9 +22,6 @@ from perdure_conformance.parts import Stores
 
 if TYPE_CHECKING:
     from perdure.contracts.approvals import Approval
-
-logging.getLogger("perdure").addHandler(logging.NullHandler())
-"""Turns that fail and die are what these laws are about: nobody needs to hear of each."""
 
 SESSION = "s1"
 CALLS = (
