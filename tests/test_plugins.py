@@ -2,12 +2,15 @@
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -329,6 +332,23 @@ def test_a_distribution_with_broken_metadata_hurts_nobody(install: Install) -> N
     assert of("good") == [("good-store", "1.0")]
     assert plugins.load("good").installed.scheme == "good"
     assert [one for one in plugins.installed() if one.scheme == ""] == []
+
+
+def test_what_is_installed_is_read_once_until_something_is_installed(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = install("early")
+    reads = Mock(side_effect=metadata.distributions)
+    monkeypatch.setattr(metadata, "distributions", reads)
+    assert (of("early"), of("early"), of("late")) == ([("early-store", "1.0")], [("early-store", "1.0")], [])
+    assert reads.call_count == 1
+    later = install("late")
+    monkeypatch.setattr(sys, "path", sys.path[:-1])
+    for made in list(later.iterdir()):
+        made.rename(folder / made.name)  # as an installer brings it, to a folder that is on the path already
+    assert of("late") == [("late-store", "1.0")]
+    shutil.rmtree(next(folder.glob("early_store*")))
+    assert of("early") == []
 
 
 def test_a_scheme_is_lower_case(install: Install) -> None:

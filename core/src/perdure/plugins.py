@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import re
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -113,8 +116,24 @@ def installed() -> tuple[InstalledPlugin, ...]:
     """List the installed store plugins by scheme, without importing any.
 
     A distribution that is there twice (an editable install beside a stale one) counts once, as Python imports it: the
-    first on the path.
+    first on the path. What was found is kept until the path or one of its folders changes, so an installation while the
+    process runs is seen.
     """
+    return _installed(tuple(map(_state, sys.path)))
+
+
+def _state(entry: str) -> tuple[object, ...]:
+    """Return what changes when a distribution comes to a place of the path, or goes."""
+    try:
+        found = os.stat(entry or ".")  # noqa: PTH116  # reason: an entry may be anything, and this runs at every opening
+    except (OSError, ValueError, TypeError):
+        return (entry,)
+    return entry, found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+@lru_cache(maxsize=1)
+def _installed(_places: tuple[tuple[object, ...], ...]) -> tuple[InstalledPlugin, ...]:
+    """Read the metadata of every distribution on the path; it costs milliseconds, more than most openings."""
     first: dict[str, list[InstalledPlugin]] = {}
     for distribution in metadata.distributions():
         found = _declared(distribution)
