@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -392,32 +391,35 @@ def test_loading_imports_the_one_that_is_asked_for_and_no_driver(install: Instal
 # --- the command ---
 
 
-def test_stores_lists_without_importing(install: Install) -> None:
+def test_stores_lists_without_importing_when_told(install: Install) -> None:
     folder = install("explodes", "raise SystemExit('imported')")
-    shown = cli("stores", "--json", folders=(folder,))
+    shown = cli("stores", "--no-load", "--json", folders=(folder,))
     assert (shown.returncode, shown.stderr) == (0, "")
-    rows = json.loads(shown.stdout)
+    rows = json.loads(shown.stdout)["result"]["stores"]
     assert {"scheme": "explodes", "distribution": "explodes-store", "version": "1.0"} in rows
     assert {"memory", "sqlite"} <= {row["scheme"] for row in rows}
-    table = cli("stores", folders=(folder,))
+    table = cli("stores", "--no-load", folders=(folder,))
     assert (table.returncode, table.stderr) == (0, "")
     assert "explodes-store" in table.stdout
 
 
-def test_stores_check_shows_what_is_broken_and_fails(install: Install) -> None:
+def test_stores_shows_what_is_broken_and_fails(install: Install) -> None:
     good, broken = install("good"), install("broken", "raise SystemExit('[red]out[/red]')")
     conflicting = (install("twice", name="one-store"), install("twice", name="other-store"))
-    shown = cli("stores", "--check", "--json", folders=(good, broken, *conflicting))
+    shown = cli("stores", "--json", folders=(good, broken, *conflicting))
     assert shown.returncode == 1
-    problems: dict[str, Any] = {row["scheme"]: row["problem"] for row in json.loads(shown.stdout)}
-    assert problems["good"] is None
-    assert "broken-store 1.0 is broken: its import failed with SystemExit: [red]out[/red]" in problems["broken"]
-    assert "claimed by one-store and other-store" in problems["twice"]
-    table = cli("stores", "--check", folders=(good, broken))
+    document = json.loads(shown.stdout)
+    assert (document["command"], document["exit_code"]) == ("stores", 1)
+    rows = {row["scheme"]: row for row in document["result"]["stores"]}
+    assert rows["good"]["problem"] is None
+    assert {"name": "busy_timeout", "default": 5.0} in rows["sqlite"]["options"]
+    assert "broken-store 1.0 is broken: its import failed with SystemExit: [red]out[/red]" in rows["broken"]["problem"]
+    assert "claimed by one-store and other-store" in rows["twice"]["problem"]
+    table = cli("stores", folders=(good, broken))
     assert table.returncode == 1
     assert "[red]out[/red]" in table.stdout
-    assert "ok" in table.stdout
-    assert cli("stores", "--check", folders=(good,)).returncode == 0
+    assert "busy_timeout" in table.stdout
+    assert cli("stores", folders=(good,)).returncode == 0
 
 
 def test_without_its_libraries_the_command_says_what_to_install() -> None:

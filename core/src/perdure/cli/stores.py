@@ -1,52 +1,63 @@
-"""`perdure stores`: which stores are installed, and which of them are broken."""
+"""`perdure stores`: which stores are installed, what they can do, and which of them are broken and why."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from perdure import plugins
+from perdure.cli.exit_codes import ExitCode
+from perdure.cli.output import JsonOption, explained, print_json, print_table, say
+from perdure.contracts.urls import CORE_OPTIONS
 from perdure.errors import PluginError
 
 
 def stores(
-    check: Annotated[bool, typer.Option("--check", help="Load each plugin, and exit with 1 if one is broken.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    load: Annotated[
+        bool,
+        typer.Option("--load/--no-load", help="Import each plugin, to see whether it works and what options it has."),
+    ] = True,
+    as_json: JsonOption = False,
 ) -> None:
-    """List the installed stores. Without --check no plugin is imported."""
-    rows = [_row(plugin, check) for plugin in plugins.installed()]
+    """List the installed stores with their options, and exit with 1 if one is broken."""
+    found = [_row(plugin, load=load) for plugin in plugins.installed()]
+    code = ExitCode.FOUND if any(row.get("problem") for row in found) else ExitCode.DONE
     if as_json:
-        print(json.dumps(rows, indent=2))
-    elif rows:
-        Console(markup=False, highlight=False, emoji=False).print(_table(rows))
+        print_json("stores", {"stores": found, "common_options": CORE_OPTIONS}, code=code)
+    elif found:
+        _print(found, load=load)
     else:
-        print(f"No stores are installed. Try: {plugins.install_command('sqlite')}")
-    if any(row.get("problem") for row in rows):
-        raise typer.Exit(1)
+        say(f"No stores are installed. Try: {plugins.install_command('sqlite')}")
+    raise typer.Exit(code)
 
 
-def _row(plugin: plugins.InstalledPlugin, check: bool) -> dict[str, Any]:
-    row = {"scheme": plugin.scheme, "distribution": plugin.distribution, "version": plugin.version}
-    return {**row, "problem": _problem(plugin.scheme)} if check else row
-
-
-def _problem(scheme: str) -> str | None:
-    """Load a plugin and say why that fails, if it does."""
+def _row(plugin: plugins.InstalledPlugin, *, load: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"scheme": plugin.scheme, "distribution": plugin.distribution, "version": plugin.version}
+    if not load:
+        return row
     try:
-        plugins.load(scheme)
+        return row | {"options": _options(plugins.load(plugin.scheme).options), "problem": None}
     except PluginError as error:
-        return f"{error}. {error.hint}"
-    return None
+        return row | {"options": [], "problem": explained(error)}
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*("ok" if value is None else value for value in row.values()))
-    return table
+def _options(model: type[BaseModel]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "default": None if field.default is PydanticUndefined else field.default}
+        for name, field in model.model_fields.items()
+    ]
+
+
+def _print(rows: list[dict[str, Any]], *, load: bool) -> None:
+    columns = ["scheme", "distribution", "version", *(["status", "options"] if load else [])]
+    print_table(columns, ([row[name] for name in columns[:3]] + (_state(row) if load else []) for row in rows))
+    if load:
+        say(f"\nEvery store also takes the options {' and '.join(CORE_OPTIONS)}.")
+
+
+def _state(row: dict[str, Any]) -> list[str]:
+    options = ", ".join(option["name"] for option in row["options"])
+    return [row["problem"] or "ok", options]

@@ -1,0 +1,190 @@
+"""The `perdure` command: its sub-commands, each imported when it is asked for, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from perdure.cli.exit_codes import ExitCode, code_of
+from perdure.cli.output import CommandError, explained, print_json_failure, say, warn
+from perdure.contracts.urls import StoreURL
+from perdure.errors import PerdureError, StoreURLError
+
+HELP: Final = """Keep an agent's conversations alive.
+
+Exit codes: 0 done; 1 something is wrong or was refused; 2 wrong use, or the store cannot be looked at; 3 a write may or may
+not have happened; 130 interrupted.
+"""
+USAGE_ERROR: Final[Any] = typer.BadParameter.__mro__[1]
+"""Typer's error of wrong use, which it does not export."""
+
+_URL: Final = re.compile(r"(?:--?[a-z-]+=)?([A-Za-z][A-Za-z0-9+.-]*:.*)", re.DOTALL)
+
+
+def run(commands: Mapping[str, str]) -> NoReturn:
+    """Run the command line that this process was started with, and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")  # no locale may fail a command
+    warnings.showwarning = _show_warning  # type: ignore[assignment]  # reason: it has no use for the other arguments
+    try:
+        application(commands)()
+    except SystemExit as ended:
+        _flush_and_exit(ended.code)
+    _flush_and_exit(ExitCode.DONE)
+
+
+def application(commands: Mapping[str, str]) -> typer.Typer:
+    """Return the command with all its commands.
+
+    Args:
+        commands: By command, the module of `perdure.cli` that has it under the module's own name.
+    """
+    modules = {name: module for name, module in commands.items() if find_spec(f"perdure.cli.{module}")}
+    group = type("Commands", (Commands,), {"modules": modules})
+    app = typer.Typer(cls=group, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
+    app.callback()(_perdure)
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"perdure {version('perdure')}")
+        raise typer.Exit
+
+
+def _perdure(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+class Commands(TyperGroup):
+    """The commands. Only the one that is asked for is imported; `--help` imports all.
+
+    Attributes:
+        modules: By command, its module.
+    """
+
+    modules: Mapping[str, str] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = dict.fromkeys(self.modules)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, imported at its first use."""
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _imported(cmd_name, self.modules[cmd_name])
+        return self.commands.get(cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command, and tell how it failed if it did."""
+        arguments = sys.argv[1:]
+        with _told(self._called(ctx, arguments), arguments):
+            return super().invoke(ctx)
+
+    def _called(self, ctx: Any, arguments: Sequence[str]) -> str:
+        """Return which command was called, such as `approvals list`; "" if there is none of that name."""
+        name = arguments[0] if arguments else ""
+        if name not in self.modules:
+            return ""
+        group = getattr(self.get_command(ctx, name), "commands", {})
+        return " ".join(arguments[:2]) if len(arguments) > 1 and arguments[1] in group else name
+
+
+def _imported(name: str, module: str) -> Any:
+    """Return the command of a module."""
+    found = getattr(import_module(f"perdure.cli.{module}"), module)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        found.command(name)(function)
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+# --- failures ---
+
+
+@contextmanager
+def _told(command: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Turn what ends a command into what it prints and its exit code."""
+    try:
+        yield
+    except USAGE_ERROR as error:
+        error.message = without_secrets(error.message, arguments)
+        if not _wants_json(arguments):
+            raise
+        hint = f"perdure {command} --help".replace("  ", " ")
+        _tell(command, CommandError(error.format_message(), f"Try '{hint}'.", ExitCode.CANNOT), arguments)
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except BrokenPipeError:
+        raise typer.Exit(ExitCode.PIPE_CLOSED) from None
+    except (PerdureError, OSError) as error:
+        _tell(command, error, arguments)
+    except Exception as error:  # noqa: BLE001  # reason: its exit code must differ from that of a finding
+        traceback.print_exception(error)
+        _tell(command, error, arguments, ExitCode.FAULT)
+
+
+def _tell(command: str, error: Exception, arguments: Sequence[str], code: ExitCode | None = None) -> NoReturn:
+    code = code_of(error) if code is None else code
+    if _wants_json(arguments):
+        print_json_failure(command, error, code)
+    else:
+        say(f"perdure {command}: {explained(error)}", style="red", stderr=True)
+    raise typer.Exit(code) from None
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether JSON is asked for, also where the arguments are too wrong to be read."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in own
+
+
+def without_secrets(message: str, arguments: Sequence[str]) -> str:
+    """Return a message about arguments with the URLs among them shown without secrets."""
+    for argument in arguments:
+        found = _URL.fullmatch(argument)
+        if found is not None:
+            message = message.replace(found[1], _shown(found[1]))
+    return message
+
+
+def _shown(url: str) -> str:
+    try:
+        return str(StoreURL.parse(url))
+    except StoreURLError as error:
+        return error.url
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """Show a warning to people: what it says, and not where it was raised."""
+    warn(str(message))
+
+
+def _flush_and_exit(code: object) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer has nobody to read it; the interpreter would complain of that when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ExitCode.PIPE_CLOSED
+    sys.exit(code)  # type: ignore[arg-type]  # reason: what another exit had
