@@ -23,7 +23,7 @@ STYLES = {
 """What is coloured on a terminal."""
 
 EVERY = 50
-"""After how many laws a line tells the progress where there is no terminal."""
+"""After how many steps a line tells the progress where there is no terminal."""
 
 
 def show(text: str) -> None:
@@ -68,8 +68,11 @@ class Progress:
     def heard(self, number: int, total: int, verdict: Verdict) -> None:
         """Take note of one trial."""
         self._failed += verdict.outcome is Outcome.FAILED
-        failed = f", {self._failed} failed" if self._failed else ""
+        self.noted(number, total, verdict.law.id, f", {self._failed} failed" if self._failed else "")
+
+    def noted(self, number: int, total: int, name: str, more: str = "") -> None:
+        """Take note of one step of something long, whatever it was."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=number, total=total, description=f"{verdict.law.id}{failed}")
+            self._bar.update(self._task, completed=number, total=total, description=f"{name}{more}")
         elif not self._quiet and number % EVERY == 0:
-            self._console.print(f"{number} of {total} laws{failed}")
+            self._console.print(f"{number} of {total}{more}")

@@ -33,7 +33,7 @@ def report_text(report: Report, *, every_law: bool = False) -> str:
         _left(report.laws, Outcome.NOT_RUN),
         _capabilities(report),
         _levels(report),
-        _section("not tested", [(line,) for line in report.not_tested]),
+        section("not tested", [(line,) for line in report.not_tested]),
         _end(report),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -94,7 +94,7 @@ def _excuse_problem(law: LawData) -> str:
 
 
 def _every_law(laws: Iterable[LawData]) -> str:
-    return _section("laws", [(law.id, str(law.outcome), law.message.partition("\n")[0]) for law in laws])
+    return section("laws", [(law.id, str(law.outcome), law.message.partition("\n")[0]) for law in laws])
 
 
 def _areas(laws: Iterable[LawData]) -> str:
@@ -103,7 +103,7 @@ def _areas(laws: Iterable[LawData]) -> str:
         counts[law.area.replace("_", " ")][law.outcome] += 1
     rows = [("", *map(str, Outcome))]
     rows += [(area, *(str(count or "-") for count in counted.values())) for area, counted in counts.items()]
-    return _section("laws by area", rows)
+    return section("laws by area", rows)
 
 
 def _left(laws: Iterable[LawData], outcome: Outcome) -> str:
@@ -113,7 +113,7 @@ def _left(laws: Iterable[LawData], outcome: Outcome) -> str:
         if law.outcome is outcome:
             reasons[law.message].append(law.id)
     rows = [(f"{len(names)} law{'s'[: len(names) != 1]}", reason) for reason, names in reasons.items()]
-    return _section(str(outcome), rows)
+    return section(str(outcome), rows)
 
 
 def _capabilities(report: Report) -> str:
@@ -124,7 +124,7 @@ def _capabilities(report: Report) -> str:
     rows += [
         (part, *("yes" if declared[name] else "no" for name in names)) for part, declared in report.capabilities.items()
     ]
-    return _section("declared capabilities", rows)
+    return section("declared capabilities", rows)
 
 
 def _levels(report: Report) -> str:
@@ -132,7 +132,7 @@ def _levels(report: Report) -> str:
     for level in report.levels:
         laws = f"{level.passed} of {level.laws} laws" if level.laws else ""
         rows.append((level.name, str(level.standing), "; ".join(filter(None, (laws, level.why)))))
-    return _section("levels", rows)
+    return section("levels", rows)
 
 
 def _end(report: Report) -> str:
@@ -142,7 +142,7 @@ def _end(report: Report) -> str:
     )
 
 
-def _section(title: str, rows: Sequence[Sequence[str]]) -> str:
+def section(title: str, rows: Sequence[Sequence[str]]) -> str:
     """Return rows as columns under a title; nothing if there is no row."""
     return "\n".join([title, *_columns(rows)]) if rows else ""
 
