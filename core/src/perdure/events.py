@@ -265,5 +265,49 @@ class StoreCalled:
     type: Literal["store.called"] = field(default="store.called", init=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCalled:
+    """A model was asked. For observers only; it has no id and no content.
+
+    Attributes:
+        model: The model's name.
+        provider: Who offers it, if the model has an attribute `provider`; `None` if not.
+        duration: How long it took.
+        first_text: After which time the first piece of text came; `None`: none came before the response.
+        outcome: `ok`, or the name of the error that it raised; `CancelledError` also of a request that was steered.
+        usage: What it cost; nothing, if it raised.
+        at: When it ended.
+    """
+
+    model: str
+    provider: str | None
+    duration: timedelta
+    first_text: timedelta | None
+    outcome: str
+    usage: Usage
+    at: datetime
+    type: Literal["model.called"] = field(default="model.called", init=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLeft:
+    """This process runs a turn no longer, whether or not the turn has ended. For observers only.
+
+    Attributes:
+        run_id: The run.
+        session_id: The session, `None` for a run without one.
+        finish_reason: That of the result that its caller gets, `awaiting-approval` among them; `None`: it gets none.
+        error: The name of what its caller gets raised instead; `CancelledError` of one that was cut off.
+        at: When.
+    """
+
+    run_id: str
+    session_id: str | None
+    finish_reason: str | None
+    error: str | None
+    at: datetime
+    type: Literal["run.left"] = field(default="run.left", init=False)
+
+
 ObservedEvent: TypeAlias = Any
-"""What an observer gets: a `RunEvent` or a `StoreCalled`, and what later releases add."""
+"""What an observer gets: a `RunEvent`, a `StoreCalled`, `ModelCalled` or `RunLeft`, and what later releases add."""

@@ -13,6 +13,7 @@ from perdure.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextvars import Context
 
     from perdure.events import ObservedEvent
 
@@ -62,10 +63,10 @@ class Observer:
             raise InvalidArgumentError("plugin", f"has an async {HOOK}; hooks are plain functions")
         return cls(plugin, title or getattr(plugin, "__name__", type(plugin).__name__), getattr(manager.hook, HOOK))
 
-    def tell(self, event: ObservedEvent) -> None:
-        """Call the hook; what it raises is logged."""
+    def tell(self, event: ObservedEvent, context: Context) -> None:
+        """Call the hook in a context; what it raises is logged."""
         try:
-            self._hook(event=event)
+            context.run(self._hook, event=event)
         except BaseException:  # noqa: BLE001  # reason: not even an exit within an observer ends the thread of all
             facts = {"observer": self.title, "event": getattr(event, "type", type(event).__name__)}
             _log.exception("an observer raised; the event is lost to it", extra={"perdure": facts})

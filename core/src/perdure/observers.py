@@ -7,6 +7,9 @@ An observer is a module (or any object) with a hook:
     @hookimpl
     def perdure_event(event): ...
 
+The hook is called in a copy of the context of whoever sent the event: `perdure.place.place()` says there which run it
+belongs to, and the context variables of others, such as the current span of a tracer, have the sender's values.
+
 Installed observers are the entry points of the group `perdure.observers`; they are looked for, in that thread, when
 the first event of the process is sent. `register` adds one from code.
 """
@@ -20,6 +23,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from queue import SimpleQueue
@@ -108,7 +112,7 @@ class Observers:
         if self._queue.qsize() >= self._backlog:
             self._drop()
         else:
-            self._queue.put(event)
+            self._queue.put((event, copy_context()))
         if self._thread is None:
             self._start()
 
@@ -146,7 +150,7 @@ class Observers:
                 item.reached()
             else:
                 for observer in self._observers:
-                    observer.tell(item)
+                    observer.tell(*item)
                     self._told += 1
             if queue.empty():
                 self._full = False

@@ -23,6 +23,7 @@ from perdure.errors import (
 )
 from perdure.events import ToolStarted
 from perdure.owned_journal import OwnershipLostError
+from perdure.place import enter_call
 from perdure.runtime.answers import failure, misfit, rejection, unknown
 from perdure.runtime.messages import Message, stamp
 from perdure.runtime.tools import (
@@ -311,6 +312,7 @@ class Calls:
 
     async def _run_one(self, start: Start) -> None:
         call = start.call
+        enter_call(call.call.id)
         try:
             answer = self._kept(call, await self._call(start), is_error=False)
         except PropagatingToolError as error:

@@ -30,9 +30,10 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.events import CompactionDone, CompactionStarted
-from perdure.models import ModelRequest, respond
+from perdure.models import ModelRequest
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.archiving import ArchiveWriter
+from perdure.runtime.asking import ask
 from perdure.runtime.compacted import Compacted, Split, compacted, is_full, split
 from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import Message, Usage, messages_of
@@ -352,7 +353,8 @@ class Compactor:
     async def _ask(self, messages: Sequence[Message]) -> tuple[str, Usage]:
         if self.options.summarize is not None:
             return self._checked(await _called(self.options.summarize, messages)), Usage()
-        response = await respond(self.agent.model, ModelRequest((*messages, Message("user", INSTRUCTION))))
+        request = ModelRequest((*messages, Message("user", INSTRUCTION)))
+        response = await ask(self.agent.model, request, self.store.clock)
         if response.tool_calls:
             raise SummaryError(self.id, "the model called a tool instead of writing a summary")
         return self._checked(response.text), response.usage

@@ -20,6 +20,7 @@ from perdure.errors import (
 )
 from perdure.events import RunDone, RunFailed, RunResumed, RunStarted
 from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
+from perdure.place import running
 from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
 from perdure.runtime.limits import Spent
@@ -117,6 +118,13 @@ class Runner:
 
     async def run(self) -> TurnResult:
         """Run the turn to its end, or up to where it waits for decisions."""
+        head = self.journal.head
+        with running(self.state.run_id, head.session_id, self.agent.name, self.store.clock) as leaving:
+            result = await self._run_owned()
+            leaving.finish_reason = result.finish_reason
+            return result
+
+    async def _run_owned(self) -> TurnResult:
         key = self.journal.key
         self.store.ownership.run(key, self)
         within = inside.set(inside.get() | {self})

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from perdure.contracts.records import decode_object
 from perdure.events import TextStreamed
-from perdure.models import ModelError, ModelRequest, respond
+from perdure.models import ModelError, ModelRequest
 from perdure.runtime.answers import misfit
+from perdure.runtime.asking import ask
 from perdure.runtime.calls import Calls, cancelled_from_outside
 from perdure.runtime.limits import LIMIT, finish_reason
 from perdure.runtime.messages import Message
@@ -115,7 +116,7 @@ class Turn:
                 instructions=self.agent.instructions,
             )
             self._heard = False
-            self._asking = asyncio.create_task(respond(self.agent.model, request, self._on_delta))
+            self._asking = asyncio.create_task(ask(self.agent.model, request, self.store.clock, self._on_delta))
             timeout = asyncio.timeout(self._seconds_left())
             try:
                 async with timeout:
