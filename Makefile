@@ -27,7 +27,7 @@ ENSURE_UV = if [ "$(UV)" = "$(BIN)/uv" ]; then \
     $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -r requirements/uv.txt; fi
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 
-.PHONY: help venv demo test laws soak check format pins clean
+.PHONY: help venv demo test laws soak check docs format pins clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 10
@@ -69,12 +69,15 @@ laws: $(STAMP) ## Run the conformance laws over all stores
 soak: $(STAMP) ## Run the long tests
 	$(PYTEST) -m soak $(PYTEST_ARGS) $(TESTS)
 
-check: $(STAMP) ## Check format, lint, types and import directions
+check: $(STAMP) docs ## Check format, lint, types, import directions and the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) $(TESTS) conftest.py
+	$(BIN)/mypy $(SOURCES) $(TESTS) docs/generate conftest.py
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
+
+docs: $(STAMP) ## Build the documentation in build/site; a link that leads nowhere fails
+	$(BIN)/mkdocs build --quiet
 
 format: $(STAMP) ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
