@@ -32,6 +32,10 @@ SAMPLES: list[tuple[PerdureError, str]] = [
     (errors.OutcomeUnknownError("append", "s", "no answer"), "append of s"),
     (errors.StoreCorruptedError("session s: records[3]", "not JSON"), "session s: records[3]"),
     (errors.SchemaVersionError("agent.db", 9, 1), "agent.db"),
+    (errors.CodecMissingError("session s: records[3]"), "session s: records[3]"),
+    (errors.WrongKeyError("sessions s: item 3", "00ff", ["11ee"]), "key 00ff"),
+    (errors.NotEncryptedError("sessions s: item 3"), "sessions s: item 3"),
+    (errors.CodecLibraryError("zstandard", "zstd"), "zstandard"),
     (errors.StoreClosedError("memory: sessions"), "memory: sessions"),
     (errors.WrongLoopError("memory: sessions", "belongs to another event loop"), "memory: sessions"),
     (errors.UnsupportedOperationError("PlainSessions", "delete"), "PlainSessions"),
@@ -56,7 +60,7 @@ SAMPLES: list[tuple[PerdureError, str]] = [
     (errors.LimitExceededError("s", "max_tokens", 12, 10), "session s"),
     (errors.StreamError("the stream was not entered"), "not entered"),
 ]
-FAMILIES = {"PerdureError", "StoreError", "PluginError", "SessionError", "ApprovalError", "RunError"}
+FAMILIES = {"PerdureError", "StoreError", "CodecError", "PluginError", "SessionError", "ApprovalError", "RunError"}
 RETRYABLE = {"StoreUnavailableError", "SessionBusyError", "PropagatingToolError"}
 VALUE_ERRORS = {
     *("InvalidIdError", "InvalidArgumentError", "NotJsonError", "RecordTooLargeError", "StoreURLError"),

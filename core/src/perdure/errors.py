@@ -6,6 +6,7 @@ PerdureError
 │  ├─ VersionConflictError
 │  ├─ StoreUnavailableError, OutcomeUnknownError
 │  ├─ StoreCorruptedError, SchemaVersionError
+│  ├─ CodecError: CodecMissingError, WrongKeyError, NotEncryptedError, CodecLibraryError
 │  ├─ StoreClosedError, WrongLoopError
 │  └─ UnsupportedOperationError
 ├─ PluginError: UnknownSchemeError, PluginLoadError, PluginConflictError, StoreURLError (also ValueError)
@@ -194,6 +195,69 @@ class SchemaVersionError(StoreError):
 
 
 class StoreClosedError(StoreError):
+class CodecError(StoreError):
+    """What is stored cannot be read or written by the codec that the store was opened with. Nothing was changed."""
+
+
+class CodecMissingError(CodecError):
+    """What is stored is encrypted or compressed, and the store was opened without a codec. Nothing was changed."""
+
+    hint = "Open the store with the codec that wrote it: open_store(url, codec=...), or PERDURE_CODEC for the command line."
+
+    def __init__(self, where: str) -> None:
+        """Remember the place."""
+        super().__init__(where)
+        self.where = where
+
+    def __str__(self) -> str:
+        """Say what was read."""
+        return f"{self.where} is encrypted or compressed, and the store was opened without a codec for it"
+
+
+class WrongKeyError(CodecError):
+    """What is stored was encrypted with a key that is not in the key ring. Nothing was changed."""
+
+    hint = "Open the store with a key ring that has this key; it is not damaged."
+
+    def __init__(self, where: str, key: str, known: Sequence[str]) -> None:
+        """Remember the place, the id of the key that it needs and the ids of the keys that are there."""
+        super().__init__(where, key, tuple(known))
+        self.where, self.key, self.known = where, key, tuple(known)
+
+    def __str__(self) -> str:
+        """Name the keys by their ids, which tell nothing of the keys."""
+        return f"{self.where} is encrypted with key {self.key}, and the key ring has {', '.join(self.known)}"
+
+
+class NotEncryptedError(CodecError):
+    """What is stored is not encrypted, where only what is encrypted is trusted. Nothing was changed."""
+
+    hint = "If the store was in use before it was encrypted, open it with Encryption(..., accept_plaintext=True) and re-encrypt it."
+
+    def __init__(self, where: str) -> None:
+        """Remember the place."""
+        super().__init__(where)
+        self.where = where
+
+    def __str__(self) -> str:
+        """Say what was read."""
+        return f"{self.where} is not encrypted"
+
+
+class CodecLibraryError(CodecError):
+    """A codec needs a library that is not installed."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        """Remember the library and the extra of perdure that installs it."""
+        super().__init__(library, extra)
+        self.library, self.extra = library, extra
+        self.hint = f"Install it: pip install 'perdure[{extra}]'"
+
+    def __str__(self) -> str:
+        """Name the library."""
+        return f"the library {self.library} is not installed"
+
+
     """The store was closed (or is not open yet)."""
 
     hint = "Open the store again; use `async with open_store(...)` around all of its use."

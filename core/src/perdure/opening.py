@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import plugins
+from perdure.at_rest.codecs import Codec, one_codec
+from perdure.at_rest.encoded_journal import EncodedJournal
 from perdure.bundle import AgentStore, close_after
 from perdure.contracts.approvals import ApprovalStore
 from perdure.contracts.checkpoints import CheckpointStore
@@ -13,11 +15,13 @@ from perdure.contracts.sessions import SessionStore
 from perdure.contracts.store import Store
 from perdure.contracts.urls import StoreURL
 from perdure.errors import InvalidArgumentError, UnsupportedOperationError
+from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
+    from perdure.at_rest.codecs import AnyCodec
     from perdure.clock import Clock
 
 
@@ -27,6 +31,7 @@ def open_store(
     sessions: str | SessionStore | None = None,
     checkpoints: str | CheckpointStore | None = None,
     approvals: str | ApprovalStore | None = None,
+    codec: AnyCodec | None = None,
     clock: Clock | None = None,
 ) -> Opening:
     """Open the stores of an agent. Await it, or enter it with `async with`, which also closes.
@@ -39,6 +44,8 @@ def open_store(
         sessions: The transcripts: a URL, or a store of yours, which stays yours to open and close.
         checkpoints: The turn journals, likewise.
         approvals: The approvals, likewise.
+        codec: What encrypts or compresses all that is kept where a URL says, or a list of such, in the order in which they
+            work on what is written. A store of yours is not touched.
         clock: What tells the time to all of them; `None`: the machine's clock.
 
     Returns:
@@ -50,18 +57,24 @@ def open_store(
         UnknownSchemeError, PluginConflictError, PluginLoadError: No plugin, several, or a broken one. All errors are
             raised by the `await` (or `async with`); whatever was opened before is closed again, also when cancelled.
         StoreURLError: A URL or one of its options is wrong.
-        UnsupportedOperationError: A part has a URL of its own whose plugin does not have that part.
-        InvalidArgumentError: Nothing is given, or a part is neither a URL nor such a store.
+        UnsupportedOperationError: A part has a URL of its own whose plugin does not have that part; or a codec is given,
+            and a store is no journal.
+        InvalidArgumentError: Nothing is given, a part is neither a URL nor such a store, or the codec is none or has
+            nothing to work on.
+        CodecError: The codec, or its keys, are not those of what is stored. Nothing was written.
         StoreError: The backend could not be opened.
     """
-    return Opening(url, {"sessions": sessions, "checkpoints": checkpoints, "approvals": approvals}, clock)
+    parts: dict[str, str | Store | None] = {"sessions": sessions, "checkpoints": checkpoints, "approvals": approvals}
+    return Opening(url, parts, clock, codec)
 
 
 class Opening:
     """What `open_store` returns: `await` it for an open `AgentStore`, or enter it with `async with`."""
 
-    def __init__(self, url: str | None, parts: dict[str, str | Store | None], clock: Clock | None) -> None:
-        self._url, self._parts, self._clock = url, parts, clock
+    def __init__(
+        self, url: str | None, parts: dict[str, str | Store | None], clock: Clock | None, codec: AnyCodec | None = None
+    ) -> None:
+        self._url, self._parts, self._clock, self._codec = url, parts, clock, codec
         self._entered: list[AgentStore] = []
 
     def __await__(self) -> Generator[Any, None, AgentStore]:
@@ -79,8 +92,10 @@ class Opening:
     async def _open(self) -> AgentStore:
         if self._url is None and all(given is None for given in self._parts.values()):
             raise InvalidArgumentError("url", 'is missing: give one, such as "sqlite:agent.db", or give a part')
-        maker = _Maker()
+        maker = _Maker(None if self._codec is None else one_codec(self._codec))
         stores: dict[str, Any] = {part: self._store(maker, part, given) for part, given in self._parts.items()}
+        if self._codec is not None and not maker.made_any:
+            raise InvalidArgumentError("codec", "has nothing to work on: every part is a store of yours")
         try:
             await maker.open(self._clock)
             return AgentStore(**stores, clock=self._clock, closing=maker.close)
@@ -103,7 +118,8 @@ class Opening:
 class _Maker:
     """Makes stores from URLs, and opens and closes what it made."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec | None) -> None:
+        self._codec = codec
         self._resources = Resources()
         self._plugins: dict[str, plugins.Plugin] = {}  # finding one looks at every installed distribution
         self._stores: list[Store] = []
@@ -116,9 +132,25 @@ class _Maker:
         url = plugin.check(url)
         store = plugin.make(part, url, self._resources)
         if store is not None:
+            if self._codec is not None:
+                self._encode(store, self._codec, part, url)
             store.bind(max_record=url.max_record)
             self._stores.append(store)
         return store
+
+    @property
+    def made_any(self) -> bool:
+        """Whether there is anything to open."""
+        return bool(self._stores)
+
+    def _encode(self, store: Store, codec: Codec, part: str, url: StoreURL) -> None:
+        """Put the codec between a store and its journal. It is opened, and closed, as one more resource."""
+        if not isinstance(store, (JournalSessions, JournalCheckpoints, JournalApprovals)):
+            raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", f"codec (its {part} are no journal)")
+        journal = store.journal
+        if journal.namespace != url.namespace:  # what is encrypted is bound to it
+            raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", "codec (its journal has no namespace)")
+        store.journal = self._resources.get(("codec", id(journal)), lambda: EncodedJournal(journal, codec))
 
     async def open(self, clock: Clock | None) -> None:
         await self._resources.open()

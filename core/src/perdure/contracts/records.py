@@ -7,7 +7,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure import codec
-from perdure.errors import InvalidArgumentError, NotJsonError, RecordTooLargeError, StoreCorruptedError
+from perdure.errors import (
+    CodecMissingError,
+    InvalidArgumentError,
+    NotJsonError,
+    RecordTooLargeError,
+    StoreCorruptedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +24,9 @@ Record: TypeAlias = dict[str, Any]
 
 MAX_RECORD = 64 * 1024 * 1024
 """The default limit of one encoded record, in bytes."""
+
+ENVELOPE = b"\xf5P"
+"""How everything begins that a codec made of JSON. The first byte never occurs in UTF-8, so no JSON begins so."""
 
 MAX_SCOPE = 512
 """The longest scope or agent name, in bytes of UTF-8."""
@@ -63,7 +72,9 @@ def decode_records(items: Sequence[bytes], where: str, start: int = 0) -> tuple[
 
 
 def decode_object(data: bytes, where: str) -> Record:
-    """Decode one stored object, or raise `StoreCorruptedError`."""
+    """Decode one stored object, or raise `StoreCorruptedError`; `CodecMissingError` if a codec has to read it first."""
+    if data.startswith(ENVELOPE):
+        raise CodecMissingError(where)
     try:
         value = codec.decode(data)
     except ValueError as error:

@@ -1,0 +1,40 @@
+"""The laws on stores that are encrypted and compressed."""
+
+from collections.abc import Awaitable
+
+import perdure
+from perdure import AgentStore
+from perdure.at_rest import Codec, Compression, Encryption, KeyRing
+from perdure_conformance.laws.register import all_laws
+from perdure_conformance.pytest_support import law_tests
+from perdure_conformance.target import Place, located
+from perdure_conformance.testing import StoreConformance
+
+KEYS = KeyRing([bytes(range(32))])
+
+
+def codecs() -> list[Codec]:
+    return [Compression(), Encryption(KEYS)]
+
+
+class EncryptedMemory(StoreConformance):
+    processes = False
+
+    def opener(self, place: Place) -> Awaitable[AgentStore]:
+        return perdure.open_store(located("memory:{place}", place), clock=place.clock, codec=codecs())
+
+
+class EncryptedSqlite(StoreConformance):
+    def opener(self, place: Place) -> Awaitable[AgentStore]:
+        return perdure.open_store(located("sqlite:{dir}/x.db", place), clock=place.clock, codec=codecs())
+
+    def raw_damage(self, place: Place) -> None:
+        for file in place.directory.iterdir():
+            file.write_bytes(b"this is not a database" * 500)
+
+
+LONG = {law.id for law in all_laws() if law.id.startswith(("protocol-", "turn-comes-out-whole-"))}
+"""Laws about whole turns at every stopping point: seconds each on a disk, so memory stands for the others in the quick tests."""
+
+test_law = law_tests(EncryptedMemory().target())
+test_law_on_disk = law_tests(EncryptedSqlite().target(), only={law.id for law in all_laws()} - LONG)
