@@ -169,10 +169,10 @@ class StoreCorruptedError(StoreError):
 
     hint = "Restore a backup, or delete the damaged data."
 
-    def __init__(self, where: str, problem: str) -> None:
-        """Remember the place (file, key, line) and the problem."""
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
+    def __init__(self, where: str, problem: str, id: str | None = None) -> None:
+        """Remember the place (file, key, line), the problem, and of a listing the id behind which it can go on."""
+        super().__init__(where, problem, id)
+        self.where, self.problem, self.id = where, problem, id
 
     def __str__(self) -> str:
         """Say where the damage is and what it is."""
