@@ -149,7 +149,7 @@ class FileJournal(Journal):
             ids = self._directory.ids(part.value)
             if order == "id":
                 ids = iter(sorted(known for known in ids if after is None or known > after.id))
-            heads = (self._read(Place(Key(part, known)), 0, 0, None) for known in ids)
+            heads = (self._head(Place(Key(part, known))) for known in ids)
             infos = (
                 info
                 for info in heads
@@ -203,6 +203,14 @@ class FileJournal(Journal):
                 if error.errno not in READ_ONLY:
                     raise
                 return self._load(place, after, limit, last)  # where nobody may lock, nobody writes
+
+    def _head(self, place: Place) -> JournalSnapshot | None:
+        """Read a head for a listing; damage names the id, so that whoever lists can go on behind it."""
+        try:
+            return self._read(place, 0, 0, None)
+        except StoreCorruptedError as error:
+            error.id = place.key.id
+            raise
 
     def _load(self, place: Place, after: int, limit: int | None, last: int | None) -> JournalSnapshot | None:
         log = self._directory.log(place)

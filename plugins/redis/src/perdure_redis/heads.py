@@ -57,7 +57,7 @@ def read_head(name: str, text: bytes, where: str) -> Stored:
         info = JournalInfo(name, version, count, head, instant(created), instant(updated))
         return Stored(info, rewritten, b"%s@%s" % (first, created))
     except (ValueError, OverflowError) as error:
-        raise StoreCorruptedError(where, "its first element is not a head") from error
+        raise StoreCorruptedError(where, "its first element is not a head", name) from error
 
 
 def arguments(operation: Operation, seen: bytes) -> Sequence[bytes]:
