@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from types import EllipsisType, TracebackType
 from typing import Any, Self
 
+from perdure.at_rest.codecs import AnyCodec
 from perdure.blocking.loop import BlockingCallError
 from perdure.clock import Clock
 from perdure.contracts.approvals import Approval
@@ -447,3 +448,4 @@ def open_store(
     clock: Clock | None = None,
 ) -> AgentStore:
     """Open the stores of an agent. They are open when it returns; `with` closes them."""
+    codec: AnyCodec | None = None,

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from perdure.cli.codecs import VARIABLE as CODEC
 from perdure.cli.exit_codes import ExitCode, code_of
 from perdure.cli.output import CommandError, explained, print_json_failure, say, warn
 from perdure.contracts.urls import StoreURL
@@ -69,7 +70,17 @@ def _perdure(
     _: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-) -> None: ...
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            envvar=CODEC,
+            metavar="MODULE:OBJECT",
+            help="What the store is encrypted or compressed with: a codec, a list of them, or a function that returns either.",
+        ),
+    ] = None,
+) -> None:
+    if codec is not None:
+        os.environ[CODEC] = codec  # the processes that a command starts open the same store
 
 
 class Commands(TyperGroup):

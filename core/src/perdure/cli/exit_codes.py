@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Final
 
 from perdure.errors import (
+    CodecError,
     InvalidArgumentError,
     InvalidIdError,
     NotJsonError,
@@ -38,6 +39,7 @@ class ExitCode(IntEnum):
 
 
 _CANNOT: Final = (
+    CodecError,
     InvalidArgumentError,
     InvalidIdError,
     NotJsonError,

@@ -11,6 +11,7 @@ import typer
 
 from perdure import plugins
 from perdure.bundle import AgentStore
+from perdure.cli.codecs import codec_of_command
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError
 from perdure.contracts.resources import Resources
@@ -62,7 +63,7 @@ async def opened(url: str | None, *, must_exist: bool = True) -> AsyncIterator[A
     text = given(url)
     if must_exist:
         require_existing(text)
-    async with open_store(text) as store:
+    async with open_store(text, codec=codec_of_command()) as store:
         yield store
 
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure.bundle import AgentStore
+from perdure.cli.codecs import codec_of_command
 from perdure.contracts.store import describe
 from perdure.errors import InvalidArgumentError, PerdureError, StoreUnavailableError
 from perdure.opening import open_store
@@ -154,7 +155,7 @@ async def _opened(url: str) -> AgentStore:
     rest = 1.0
     while True:
         try:
-            return await open_store(url)
+            return await open_store(url, codec=codec_of_command())
         except StoreUnavailableError as error:
             log(logging.WARNING, "the store cannot be opened", error=describe(error))
         await asyncio.sleep(rest)
