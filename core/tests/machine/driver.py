@@ -177,7 +177,9 @@ class Driver(RuleBasedStateMachine):
         allowed = [before] if self.alone_path is None else self.alone_path
         assert self.alone.state in allowed, f"the run without a session is at {self.alone.state}, not in {allowed}"
 
-    def _judge(self, expected: Expected, said: Told, own: str | None, *, fired: bool) -> None:
+    def _judge(
+        self, expected: Expected, said: Told, own: str | None, *, fired: bool, run_id: str | None = None
+    ) -> None:
         state, path = self.seen.state, expected.path
         allowed = path if fired or expected.loose else path[-1:]
         shown = "\n  ".join(map(str, allowed))
@@ -189,13 +191,24 @@ class Driver(RuleBasedStateMachine):
             assert said.is_error or said.what not in expected.says or state == path[-1], f"{said} at {state}"
         else:
             assert said.what in expected.says, f"it said {said.what}, not one of {expected.says}"
-        self._judge_word(said, own)
+        self._judge_word(said, own, run_id)
 
-    def _judge_word(self, said: Told, own: str | None) -> None:
-        """Hold what was said of an input against where it is."""
+    def _judge_word(self, said: Told, own: str | None, run_id: str | None) -> None:
+        """Hold what was said of an input against where it is.
+
+        Args:
+            said: The word.
+            own: The input.
+            run_id: The run that it was said of, if that was lost: the same input may have another one by now.
+        """
         if own is None:
             return
         state = self.seen.state
+        if run_id is not None and said.what == "aborted":
+            runs = [record["run_id"] for record in self.seen.records]
+            assert run_id not in runs, f"{run_id} was aborted, and is in the transcript"
+            assert self.seen.turn is None or self.seen.turn.run_id != run_id, f"{run_id} was aborted, and is open"
+            return
         if said.what == "stop":
             assert state.has(own), f"{own} has ended, and is not in {state}"
         elif said.what == "awaiting-approval":
@@ -261,7 +274,7 @@ class Driver(RuleBasedStateMachine):
 
     async def _end(self, slot: Slot, expected: Expected) -> None:
         """Await a call that goes on from its gate, and those that joined it."""
-        held = slot.held
+        held, lost = slot.held, self.is_lost(slot)
         assert held is not None
         said = await held.task
         others = [(own, await task) for own, task in held.joined]
@@ -271,9 +284,10 @@ class Driver(RuleBasedStateMachine):
         if slot.interception.dead:
             await self.world.kill(slot.name)
         await self._look()
-        self._judge(expected, said, None if held.text is None else name_of(held.text), fired=fired)
+        run_id = held.run_id if lost else None
+        self._judge(expected, said, None if held.text is None else name_of(held.text), fired=fired, run_id=run_id)
         for own, word in others:
-            self._judge_word(word, own)
+            self._judge_word(word, own, run_id)
 
     async def _abort(self, slot: Slot, expected: Expected, *, lost: bool) -> None:
         said = await told(slot.session().abort())

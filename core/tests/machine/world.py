@@ -228,9 +228,17 @@ class Slot:
         calls = [ToolCall(id=call.id, name=call.tool, arguments={"what": call.id}) for call in calls_at(text, number)]
         return ModelResponse(text=said_at(text, number), tool_calls=tuple(calls))
 
+    async def _see(self, *, alone: bool) -> Seen:
+        """Read what the stores hold; until that is done, this process does not stand still."""
+        self.interception.on_their_way += 1
+        try:
+            return await self.world.see(alone=alone)
+        finally:
+            self.interception.on_their_way -= 1
+
     async def _judge(self, messages: Sequence[Message]) -> None:
         """See whether this response may be asked for."""
-        seen = await self.world.see(alone=messages[0].text.startswith("r"))
+        seen = await self._see(alone=messages[0].text.startswith("r"))
         self._live()
         turn = seen.turn
         if turn is None or seen.owner not in self.identity.held:
@@ -275,10 +283,9 @@ class Slot:
 
     async def _judge_call(self, name: str, what: str, context: ToolContext) -> None:
         """See whether this call may run."""
-        # First: on a store that works in threads, whoever takes the turn over may drop its approvals between two reads.
-        yes = await self.world.stores.approvals.get(context.idempotency_key)
-        seen = await self.world.see(alone=context.session_id is None)
+        seen = await self._see(alone=context.session_id is None)
         self._live()
+        yes = seen.approvals.get(context.idempotency_key)
         key, kind, turn = context.idempotency_key, KINDS[name], seen.turn
         if turn is None or turn.run_id != context.run_id or seen.owner not in self.identity.held:
             self._problem(f"{key} ran for one who does not own the turn")
