@@ -15,6 +15,8 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
+# The workspace has an observer installed, which would hear of everything that all tests do; its own tests switch it on.
+os.environ.setdefault("PERDURE_OBSERVERS_OFF", "otel")
 
 # A shell that starts this in the background has SIGINT ignored, and every process that a test interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():

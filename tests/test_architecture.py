@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-MEMBERS = [ROOT / "core", *PLUGINS, ROOT / "conformance"]
+INTEGRATIONS = sorted(path.parent for path in ROOT.glob("integrations/*/pyproject.toml"))
+MEMBERS = [ROOT / "core", *PLUGINS, *INTEGRATIONS, ROOT / "conformance"]
 SOURCES = [member / "src" for member in MEMBERS]
 CORE = ROOT / "core" / "src" / "perdure"
 
@@ -144,6 +145,14 @@ def test_the_kit_sees_the_public_core_and_no_plugin() -> None:
         if _within(one.module, "perdure") and any(part.startswith("_") for part in one.module.split("."))
     ]
     assert private == []
+
+
+@pytest.mark.parametrize("integration", INTEGRATIONS, ids=lambda path: path.name)
+def test_an_integration_sees_the_public_core_and_no_plugin(integration: Path) -> None:
+    source, package = integration / "src", _package(integration)
+    imports = [one for one in _imports_below(source, source) if one.module.startswith("perdure")]
+    assert _refused(imports, allowed=("perdure", package)) == []
+    assert [one for one in imports if _within(one.module, "perdure.runtime")] == []
 
 
 def test_the_contracts_see_the_standard_library_and_little_else() -> None:

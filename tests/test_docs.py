@@ -29,7 +29,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("plugins/*/README.md"), *ROOT.glob("docs/**/*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("plugins/*/README.md"),
+        *ROOT.glob("integrations/*/README.md"),
+        *ROOT.glob("docs/**/*.md"),
+    ]
 )
 
 _BLOCK = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -104,6 +110,7 @@ class Reader:
         self.printed = shown.getvalue()
 
     def _type(self, block: Block) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "PERDURE_OBSERVERS_OFF"}
         for command, expected in _commands(block.text):
             words = shlex.split(command)
             if words[0] not in ("python", "perdure", "perdure-conformance"):
@@ -116,7 +123,7 @@ class Reader:
                 text=True,
                 timeout=100,
                 cwd=self.directory,
-                env=os.environ | {"COLUMNS": "100"},
+                env=environment | {"COLUMNS": "100"},
                 check=False,
             )
             said = ran.stdout + ("Killed\n" if ran.returncode == -9 else "")

@@ -16,6 +16,7 @@ MEMBERS = {
     "perdure_memory": "plugins/memory",
     "perdure_redis": "plugins/redis",
     "perdure_sqlite": "plugins/sqlite",
+    "perdure_otel": "integrations/otel",
     "perdure_conformance": "conformance",
 }
 SCHEMES = ["file", "memory", "redis", "redis+cluster", "redis+sentinel", "redis+unix", "rediss", "sqlite"]

@@ -80,6 +80,12 @@ def test_a_process_without_observers_has_no_thread_and_sends_nothing(run: Run) -
     assert (done.stdout, done.stderr) == ("False 1\n", "")
 
 
+def test_an_observer_that_is_switched_off_is_not_imported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_OBSERVERS_OFF", "otel, other")
+    done = run('asyncio.run(use("append"))\nprint("other" in sys.modules)', good=GOOD, other=GOOD)
+    assert (sorted(done.stdout.split("\n")), done.stderr) == (["", "False", "good append"], "")
+
+
 def test_observers_that_do_not_load_are_reported_once_and_hinder_nobody(run: Run) -> None:
     done = run(
         'asyncio.run(use("append", "load"))',

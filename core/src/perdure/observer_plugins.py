@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import re
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,6 +22,9 @@ GROUP: Final = "perdure.observers"
 """The entry-point group of observers. An entry's name is free, its value the module."""
 
 HOOK: Final = "perdure_event"
+
+SWITCHED_OFF: Final = "PERDURE_OBSERVERS_OFF"
+"""The environment variable with the entries of installed observers that are not to be loaded, set apart by commas."""
 
 _log = logging.getLogger("perdure.observers")
 
@@ -75,8 +79,9 @@ class Observer:
 def installed() -> list[Observer]:
     """Import the installed observers. One that does not load is logged; whatever is broken hurts no other."""
     observers: dict[int, Observer] = {}
+    off = {name.strip() for name in os.environ.get(SWITCHED_OFF, "").split(",")}
     for entry, source in sorted(_entries(), key=lambda declared: declared[0].name):
-        observer = _load(entry, source)
+        observer = None if entry.name in off else _load(entry, source)
         if observer is not None:
             observers.setdefault(id(observer.plugin), observer)
     return list(observers.values())
