@@ -12,7 +12,7 @@ import pytest
 from core.tests.worker_processes import HERE, Field, all_ended, chaos, field_of, heads, submitted, verify
 from plugins.redis.tests.servers import Server
 
-from perdure.cli.worker import AgentTargetError, load_agent
+from perdure.cli.agent_target import AgentTargetError, load_agent
 
 
 @pytest.fixture

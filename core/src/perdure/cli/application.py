@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -104,7 +104,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command, and tell how it failed if it did."""
-        arguments = sys.argv[1:]
+        arguments = [*getattr(ctx, "_protected_args", ()), *ctx.args]  # what follows the options of all commands
         with _told(self._called(ctx, arguments), arguments):
             return super().invoke(ctx)
 
@@ -113,7 +113,9 @@ class Commands(TyperGroup):
         name = arguments[0] if arguments else ""
         if name not in self.modules:
             return ""
-        group = getattr(self.get_command(ctx, name), "commands", {})
+        group: Mapping[str, object] = {}
+        with suppress(Exception):  # a command that cannot be imported says so when it is run
+            group = getattr(self.get_command(ctx, name), "commands", {})
         return " ".join(arguments[:2]) if len(arguments) > 1 and arguments[1] in group else name
 
 

@@ -20,17 +20,16 @@ from perdure.opening import open_store
 
 VARIABLE: Final = "PERDURE_STORE"
 
-StoreOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar=VARIABLE,
-        metavar="URL",
-        help="The store, for example sqlite:agent.db. In a URL with a password, prefer the variable: arguments can be seen by "
-        "other users of the machine.",
-    ),
-]
+_HELP: Final = "The store, for example sqlite:agent.db. Other users of the machine can see arguments: a password belongs in the variable."
+
+StoreOption: TypeAlias = Annotated[str | None, typer.Option("--store", envvar=VARIABLE, metavar="URL", help=_HELP)]
 """The option of every command that works on one store: `store: StoreOption = None`."""
+
+OwnStoreOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--store", envvar=VARIABLE, metavar="URL", help=f"{_HELP} Default: the agent's own store."),
+]
+"""The same for commands that are given an agent, which may have a store of its own."""
 
 
 def given(url: str | None) -> str:

@@ -4,45 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
 from perdure.bundle import AgentStore
+from perdure.cli.agent_target import AgentArgument, load_agent
 from perdure.cli.codecs import codec_of_command
+from perdure.cli.store_url import OwnStoreOption
 from perdure.contracts.store import describe
-from perdure.errors import InvalidArgumentError, PerdureError, StoreUnavailableError
+from perdure.errors import InvalidArgumentError, StoreUnavailableError
 from perdure.opening import open_store
-from perdure.runtime.agent import Agent
 from perdure.runtime.sweeps import log, logger
 from perdure.runtime.worker import Worker
-
-
-class AgentTargetError(PerdureError):
-    """What was named on the command line is no agent."""
-
-    hint = "Name it as module:attribute, an Agent or a function without arguments that returns one."
-
-    def __init__(self, target: str, problem: str) -> None:
-        """Remember what was named and what is wrong with it."""
-        super().__init__(target, problem)
-        self.target, self.problem = target, problem
-
-    def __str__(self) -> str:
-        """Say what was named and what is wrong with it."""
-        return f"{self.target!r} names no agent: {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -53,10 +33,8 @@ class _Options:
 
 
 def worker(
-    agent: Annotated[
-        str, typer.Argument(help="The agent as module:attribute: an Agent, or a function that returns one.")
-    ],
-    store: Annotated[str | None, typer.Option(help="URL of the store. Default: the agent's own store.")] = None,
+    agent: AgentArgument,
+    store: OwnStoreOption = None,
     concurrency: Annotated[int, typer.Option(help="How many turns run at a time.")] = 4,
     poll: Annotated[float, typer.Option(help="Seconds between sweeps.")] = 1.0,
     slow_poll: Annotated[float, typer.Option(help="Seconds between looks at turns that wait for approvals.")] = 10.0,
@@ -70,20 +48,13 @@ def worker(
     once.
     """
     _show_log()
-    try:
-        settings = {
-            "concurrency": concurrency,
-            "poll": _duration("--poll", poll),
-            "slow_poll": _duration("--slow-poll", slow_poll),
-            "max_attempts": max_attempts,
-        }
-        asyncio.run(_main(_Options(agent, store, settings)))
-    except PerdureError as error:
-        if isinstance(error, AgentTargetError) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
-        hint = "" if error.hint in str(error) else f". {error.hint}"
-        print(f"perdure worker: {error}{hint}", file=sys.stderr)
-        raise typer.Exit(2) from None
+    settings = {
+        "concurrency": concurrency,
+        "poll": _duration("--poll", poll),
+        "slow_poll": _duration("--slow-poll", slow_poll),
+        "max_attempts": max_attempts,
+    }
+    asyncio.run(_main(_Options(agent, store, settings)))
 
 
 def _duration(option: str, seconds: float) -> timedelta:
@@ -160,59 +131,3 @@ async def _opened(url: str) -> AgentStore:
             log(logging.WARNING, "the store cannot be opened", error=describe(error))
         await asyncio.sleep(rest)
         rest = min(rest * 2, 30.0)
-
-
-# --- the agent ---
-
-
-async def load_agent(target: str) -> Agent:
-    """Return the agent that `module:attribute` names; the current directory is searched for the module first.
-
-    Args:
-        target: The attribute, which may have dots, is an `Agent`, or a function without arguments, plain or async, that
-            returns one.
-
-    Raises:
-        AgentTargetError: It is neither, or it cannot be imported; the cause is what the import raised.
-    """
-    module, separator, attribute = target.partition(":")
-    if not separator or not module or not attribute:
-        raise AgentTargetError(target, "it must read module:attribute")
-    found: Any = _imported(target, module)
-    for name in attribute.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise AgentTargetError(target, f"{module} has no attribute {attribute!r}") from None
-    if callable(found) and not isinstance(found, Agent):
-        found = await _called(target, found)
-    if not isinstance(found, Agent):
-        raise AgentTargetError(target, f"it is a {type(found).__name__}, not an Agent")
-    return found
-
-
-def _imported(target: str, module: str) -> ModuleType:
-    directory = str(Path.cwd())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise AgentTargetError(target, f"there is no module {error.name!r}") from None
-        raise AgentTargetError(target, f"{module} cannot be imported: {describe(error)}") from error
-    except Exception as error:
-        raise AgentTargetError(target, f"{module} cannot be imported: {describe(error)}") from error
-
-
-async def _called(target: str, function: Callable[..., Any]) -> object:
-    """Return what a function without arguments returns."""
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):
-        raise AgentTargetError(target, "it is a function that needs arguments") from None
-    try:
-        made = function()
-        return await made if inspect.isawaitable(made) else made
-    except Exception as error:
-        raise AgentTargetError(target, f"it raised {describe(error)}") from error
