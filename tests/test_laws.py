@@ -5,24 +5,11 @@ from plugins.redis.tests.targets import VALKEY_TARGET
 
 from perdure_conformance.laws.register import all_laws
 from perdure_conformance.pytest_support import law_tests
-from perdure_conformance.target import Place, Target
+from perdure_conformance.target import Target
 
-
-def spoil_database(place: Place) -> None:
-    """Overwrite a closed database with what is none."""
-    for file in place.directory.iterdir():
-        file.write_bytes(b"this is not a database" * 500)
-
-
-def spoil_files(place: Place) -> None:
-    """Overwrite every file of a closed directory with what is none."""
-    for file in place.directory.rglob("*.jsonl"):
-        file.write_bytes(b"this is not a journal\n" * 50)
-
-
-FILE = Target.from_url("file:{dir}/x", damage=spoil_files)
+FILE = Target.from_url("file:{dir}/x")
 MEMORY = Target.from_url("memory:{place}")
-SQLITE = Target.from_url("sqlite:{dir}/x.db", damage=spoil_database)
+SQLITE = Target.from_url("sqlite:{dir}/x.db")
 
 LONG = {law.id for law in all_laws() if law.id.startswith(("protocol-", "turn-comes-out-whole-"))}
 """Laws about whole turns at every stopping point: seconds each on a disk, so memory stands for the others in the quick tests."""

@@ -52,7 +52,14 @@ def find_target(text: str) -> Named:
     installed = any(plugin.scheme == scheme for plugin in plugins.installed())
     if not installed and _OBJECT.fullmatch(text):
         return Named(text, _of_module(text))
-    return Named(_checked_url(text), Target.from_url(text))
+    return Named(_checked_url(text), _of_url(text))
+
+
+def _of_url(text: str, name: str | None = None) -> Target:
+    try:
+        return Target.from_url(text, name=name)
+    except Exception as error:
+        raise TargetError(f"the plugin of {text.partition(':')[0]!r} failed with {describe(error)}") from error
 
 
 def _checked_url(text: str) -> str:
@@ -110,7 +117,7 @@ def plugin_targets(name: str) -> dict[str, Target]:
     except Exception as error:
         raise TargetError(f"{HOOK} of the plugin {name!r} failed with {describe(error)}") from error
     return {
-        key: Target.from_url(value, name=key) if isinstance(value, str) else as_target(value, f"{name}/{key}")
+        key: _of_url(value, key) if isinstance(value, str) else as_target(value, f"{name}/{key}")
         for key, value in declared.items()
     }
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 from perdure.clock import SYSTEM_CLOCK, Clock
+from perdure_conformance.from_plugins import plugin_helpers
 
 if TYPE_CHECKING:
     from perdure_conformance.parts import Stores
@@ -77,11 +78,14 @@ class Target:
             url: A store URL. `{dir}` in it becomes a fresh directory and `{place}` a fresh name for each place; a URL
                 with neither gets a fresh namespace for each place.
             name: How reports call it; `None`: the scheme.
-            damage: Spoils what is stored at a closed place; `None`: every file of the place is overwritten, where the URL
-                says `{dir}`.
+            damage: Spoils what is stored at a closed place; `None`: as the store's plugin does, or else every file of the
+                place is overwritten, where the URL says `{dir}`.
+
+        What else can be done to the store, the hook `conformance_helpers` of its plugin says.
+
+        Raises:
+            TypeError: The hook offers something that the kit does not know.
         """
-        if damage is None and "{dir}" in url:
-            damage = overwrite_files
 
         def locate(place: Place) -> str:
             return located(url, place)
@@ -91,7 +95,11 @@ class Target:
 
             return await perdure.open_store(locate(place), clock=clock)
 
-        return cls(name or url.partition(":")[0], opener, url=locate, damage=damage, template=url)
+        helpers: dict[str, Any] = {"damage": overwrite_files} if "{dir}" in url else {}
+        helpers |= plugin_helpers(url, locate)
+        if damage is not None:
+            helpers["damage"] = damage
+        return cls(name or url.partition(":")[0], opener, url=locate, template=url, **helpers)
 
 
 def located(url: str, place: Place) -> str:

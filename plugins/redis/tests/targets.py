@@ -5,17 +5,20 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fakeredis import FakeAsyncRedis, FakeServer
 from plugins.redis.tests.cluster import Cluster
 from plugins.redis.tests.servers import BINARIES, VALKEY, shared
 
 from perdure import AgentStore
-from perdure.backend import journal_stores
+from perdure.backend import StoreURL, journal_stores
+from perdure.plugins import load
 from perdure_conformance.target import Place, Target
+from perdure_redis.conformance import damage, newer_schema
 from perdure_redis.journal import RedisJournal
 
 if TYPE_CHECKING:
@@ -29,14 +32,6 @@ def url_of(place: Place, base: str, options: str = "") -> str:
     return f"{base}?namespace={place.name}-{place.namespace}{limit}{options}"
 
 
-def spoil(place: Place) -> None:
-    """Put what is none in the place of the head of every journal of a place."""
-    with shared(VALKEY).client() as client:
-        for key in client.scan_iter(f"perdure:{place.name}-*"):
-            if client.type(key) == "list":
-                client.lset(key, 0, "no head")
-
-
 def real(name: str, binary: str = VALKEY, options: str = "") -> Target:
     """A server of this process, started when it is first needed."""
 
@@ -48,7 +43,10 @@ def real(name: str, binary: str = VALKEY, options: str = "") -> Target:
 
         return await perdure.open_store(url(place), clock=clock)
 
-    return Target(name, opener, url=url, damage=spoil if binary == VALKEY else None)
+    def helper(work: Callable[[StoreURL], Any]) -> Callable[[Place], Any]:
+        return lambda place: work(load("redis").check(StoreURL.parse(url(place))))
+
+    return Target(name, opener, url=url, damage=helper(damage), newer_schema=helper(newer_schema))
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -48,3 +48,15 @@ def doctor(url: StoreURL, *, salvage: bool) -> Iterator[tuple[str, bool]]:
         if report.torn or not report.whole:
             yield str(report), not report.whole and report.recovered is None
     yield f"Files examined: {count}.", False
+
+
+def conformance_targets() -> dict[str, str]:
+    """Name what the conformance kit opens."""
+    return {"file": "file:{dir}/data"}
+
+
+def conformance_helpers(url: StoreURL) -> Mapping[str, object]:
+    """Tell the conformance kit what it can do to a closed store."""
+    from perdure_file.conformance import helpers
+
+    return helpers(url)

@@ -7,3 +7,8 @@ PERDURE_CONTRACT = 1
 perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
     "perdure_memory.journal:MemoryJournal"
 )
+
+
+def conformance_targets() -> dict[str, str]:
+    """Name what the conformance kit opens."""
+    return {"memory": "memory:{place}"}

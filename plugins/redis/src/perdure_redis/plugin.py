@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from perdure.backend import journal_hooks
+from perdure.backend import StoreURL, journal_hooks
 
 PERDURE_CONTRACT = 1
 
@@ -50,3 +52,17 @@ class Options(BaseModel):
 perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
     "perdure_redis.journal:RedisJournal.from_url", takes_host=True
 )
+
+
+def conformance_targets() -> Mapping[str, str]:
+    """Name what the conformance kit opens: a server that is started for it."""
+    from perdure_redis.conformance import targets
+
+    return targets()
+
+
+def conformance_helpers(url: StoreURL) -> Mapping[str, object]:
+    """Tell the conformance kit what it can do to a closed store."""
+    from perdure_redis.conformance import helpers
+
+    return helpers(url)

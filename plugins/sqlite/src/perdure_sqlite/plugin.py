@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.backend import journal_hooks
+from perdure.backend import StoreURL, journal_hooks
 
 PERDURE_CONTRACT = 1
 
@@ -31,3 +32,15 @@ class Options(BaseModel):
 perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
     "perdure_sqlite.journal:SqliteJournal.from_url"
 )
+
+
+def conformance_targets() -> dict[str, str]:
+    """Name what the conformance kit opens."""
+    return {"sqlite": "sqlite:{dir}/agent.db"}
+
+
+def conformance_helpers(url: StoreURL) -> Mapping[str, object]:
+    """Tell the conformance kit what it can do to a closed store."""
+    from perdure_sqlite.conformance import helpers
+
+    return helpers(url)
