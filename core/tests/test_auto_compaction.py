@@ -9,11 +9,12 @@ import pytest
 from core.tests.plain_sessions import PlainSessions
 from core.tests.processes import another, dead
 
-from perdure import Agent, AgentStore, Compaction, Message, Session, Usage
+from perdure import Agent, AgentStore, Compaction, Message, Session, Usage, Worker
 from perdure.errors import StoreUnavailableError, UnsupportedOperationError
 from perdure.events import CompactionDone, CompactionStarted, RunDone, RunStarted
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure_conformance.interception import Died, at
+from perdure.runtime.sweeps import SweepReport
+from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio
 
@@ -132,3 +133,73 @@ async def test_a_death_at_any_write_loses_nothing(any_store: AgentStore, outcome
 async def test_a_policy_that_the_store_cannot_keep_is_refused_at_once(world: World) -> None:
     with pytest.raises(UnsupportedOperationError, match="replace"):
         world.session(AgentStore(sessions=PlainSessions()))
+
+
+async def worked(world: World, store: AgentStore, text: str, policy: Compaction | None) -> SweepReport:
+    """Submit an input, and let a worker take it, which may have a policy."""
+    agent = Agent(model=FunctionModel(world.answer), store=store)
+    await agent.session("s").submit(text)
+    return await Worker(agent, compaction=policy).sweep()
+
+
+async def test_a_worker_compacts_behind_the_turn_that_made_the_transcript_too_long(
+    any_store: AgentStore, world: World
+) -> None:
+    policy = Compaction(max_tokens=40, keep=1, summarize=world.summarize)
+    for number in range(3):
+        report = await worked(world, any_store, f"{number}" * 10, policy)
+        assert len(report.resumed) == 1
+        assert world.summaries == 0
+    report = await worked(world, any_store, "next", policy)
+    assert (world.summaries, report.failed, len(report.resumed)) == (1, [], 1)
+    await worked(world, any_store, "more", None)
+    assert world.seen[-1] == ["<6>", "next", "re", "more"]
+    assert world.summaries == 1
+
+
+async def test_a_worker_leaves_a_turn_that_has_begun_meanwhile(store: AgentStore, world: World) -> None:
+    """The next input is there before the worker looks: it is not held up, and not dropped."""
+    policy = Compaction(max_tokens=1, keep=0, summarize=world.summarize)
+    interception = Interception()
+    worker_store = another(store, interception)
+    agent = Agent(model=FunctionModel(world.answer), store=worker_store)
+
+    async def after(_: Call) -> None:
+        found = await store.checkpoints.load("s")
+        if found is not None and found.head.status == "idle":
+            interception.after = None
+            await world.session(store).submit("next")
+
+    await world.session(store).submit("first")
+    interception.after = after
+    report = await Worker(agent, compaction=policy).sweep()
+    assert (report.failed, world.summaries) == ([], 0)
+    result = await world.session(store).resume()
+    assert result is not None
+    assert [message.text for message in result.messages] == ["next", "re"]
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "no summary"])
+async def test_a_worker_that_cannot_compact_has_finished_the_turn(
+    store: AgentStore, world: World, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Sequence[Message]) -> str:
+        raise ValueError("no summary today")
+
+    policy = Compaction(max_tokens=1, keep=0, summarize=fail if fault == "no summary" else world.summarize)
+    await world.session(store).submit("first")
+    used = another(store, at(4, fault) if fault == "unavailable" else None, atomic=True)
+    agent = Agent(model=FunctionModel(world.answer), store=used)
+    with caplog.at_level(logging.WARNING):
+        report = await Worker(agent, compaction=policy).sweep()
+    assert [turn.finish_reason for turn in report.resumed] == ["stop"]
+    assert [type(failure.error) for failure in report.failed] == [StoreUnavailableError] * (fault == "unavailable")
+    assert "not compacted" in caplog.text
+    assert [message.text for message in await world.session(store).load()] == ["first", "re"]
+    assert await world.session(store).pending() is None
+
+
+async def test_a_worker_refuses_a_policy_that_its_store_cannot_keep(store: AgentStore, world: World) -> None:
+    plain = AgentStore(sessions=PlainSessions(), checkpoints=store.checkpoints)
+    with pytest.raises(UnsupportedOperationError, match="replace"):
+        Worker(Agent(model=FunctionModel(world.answer), store=plain), compaction=Compaction(max_tokens=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from core.tests.processes import another, die_at, writes_nothing
 
-from perdure import Agent, AgentStore, Limits, Session, ToolCall, TurnResult, Usage, tool
-from perdure.errors import InvalidArgumentError, LimitExceededError
+from perdure import Agent, AgentStore, Limits, Session, ToolCall, TurnResult, Usage, Worker, tool
+from perdure.errors import InvalidArgumentError, LimitExceededError, StoreCorruptedError
+from perdure.events import InputQueued, RunEvent
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.runtime.limits import Spent
 from perdure_conformance.interception import Call, Interception
@@ -197,6 +199,114 @@ async def test_a_turn_that_was_begun_goes_on_counting_after_a_crash(store: Agent
     assert result.finish_reason == "max-steps"
     assert sum(message.role == "assistant" for message in result.messages) == 3
     assert spender.asked == 3
+
+
+async def by_resume(spender: Spender, store: AgentStore, _: Limits | None) -> None:
+    await spender.by(store).session("s").resume()
+
+
+async def by_agent(spender: Spender, store: AgentStore, _: Limits | None) -> None:
+    await spender.by(store).resume("s")
+
+
+async def by_send(spender: Spender, store: AgentStore, limits: Limits | None) -> None:
+    with contextlib.suppress(LimitExceededError):  # of the next input, before it is taken
+        await spender.by(store).session("s", limits=limits).send("next")
+
+
+async def by_worker(spender: Spender, store: AgentStore, limits: Limits | None) -> None:
+    report = await Worker(spender.by(store), store=store, limits=limits).sweep(slow=True)
+    assert report.failed == []
+
+
+@pytest.mark.parametrize("goes_on", [by_resume, by_agent, by_send, by_worker])
+@pytest.mark.parametrize("given", ["sent", "submitted"])
+async def test_a_turn_keeps_the_limits_it_began_with_whoever_finishes_it(
+    store: AgentStore, clock: ManualClock, goes_on: Any, given: str
+) -> None:
+    """Of a process that knows nothing of them, and of one that has others: it is the conversation's own that count."""
+    spender, limits = Spender(store, clock), Limits(max_tokens=35)
+    if given == "sent":
+        await die_at(store, 6, lambda used: spender.by(used).session("s", limits=limits).send("go"))
+    else:
+        await spender.session(limits).submit("go")
+    await goes_on(spender, store, Limits(max_tokens=10))
+    loaded = await store.sessions.load("s", limit=1)
+    assert loaded is not None
+    result = await spender.session().result(loaded.records[0]["run_id"])
+    assert result is not None
+    assert (result.finish_reason, result.usage.requests) == ("limit", 4)
+    assert await spender.session().pending() is None
+
+
+async def test_a_decided_turn_keeps_the_limits_it_began_with(store: AgentStore, clock: ManualClock) -> None:
+    spender = Spender(store, clock)
+    waiting = await spender.session(Limits(max_steps=2)).send("sign")
+    resolved = await spender.by(store).approvals.resolve(waiting.approval_ids[0], approved=True)
+    assert resolved.finish_reason == "awaiting-approval"
+    assert resolved.usage.requests == 2
+    ended = await spender.by(store).approvals.resolve(resolved.approval_ids[0], approved=True)
+    assert (ended.finish_reason, ended.usage.requests) == ("max-steps", 2)
+
+
+async def test_no_limit_is_kept_too_and_none_said_leaves_it_to_whoever_finishes(
+    store: AgentStore, clock: ManualClock
+) -> None:
+    for session_id, began, steps, reason in (("free", Limits(), 5, "stop"), ("s", None, 2, "max-steps")):
+        spender = Spender(store, clock, steps=5)
+        await spender.agent.session(session_id, limits=began).submit("go")
+        report = await Worker(spender.agent, limits=Limits(max_steps=2)).sweep()
+        assert [turn.finish_reason for turn in report.resumed] == [reason]
+        assert spender.asked == steps
+
+
+async def test_a_turn_that_queued_inputs_open_has_the_limits_of_their_session(
+    store: AgentStore, clock: ManualClock
+) -> None:
+    """The turn that they were to join ends at its own limit before it takes them."""
+    spender = Spender(store, clock)
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        spender.in_model = None
+        asked.set()
+        await may_answer.wait()
+
+    spender.in_model = wait
+    first = asyncio.create_task(spender.session(Limits(max_steps=1)).send("go"))
+    await asked.wait()
+    session = spender.agent.session("s", turn_policy="queue", limits=Limits(max_steps=4))
+    queued = asyncio.Event()
+
+    async def hear(event: RunEvent) -> None:
+        if isinstance(event, InputQueued):
+            queued.set()
+
+    session.on(hear)
+    second = asyncio.create_task(session.send("more"))
+    await queued.wait()
+    may_answer.set()
+    for turn, steps in ((first, 1), (second, 3)):
+        assert ((await turn).finish_reason, (await turn).usage.requests) == ("max-steps", steps)
+
+
+@pytest.mark.parametrize("stored", [{"max_steps": 0}, {"max_steps": "3"}, 5])
+async def test_damaged_limits_are_damage(store: AgentStore, clock: ManualClock, stored: Any) -> None:
+    spender = Spender(store, clock)
+    await spender.session(Limits(max_steps=3)).submit("go")
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    entries = [found.entries[0] | {"limits": stored}]
+    await store.checkpoints.replace("s", entries, expected_version=found.version, head=found.head)
+    with pytest.raises(StoreCorruptedError, match="'input'"):
+        await spender.session().resume()
+    assert spender.asked == 0
+
+
+async def test_a_limit_that_a_later_release_knows_is_left_alone(store: AgentStore, clock: ManualClock) -> None:
+    assert Limits.from_record({"max_steps": 3, "max_wisdom": 1}) == Limits(max_steps=3)
+    limits = Limits(max_steps=3, max_cost_usd=0.5)
+    assert Limits.from_record(limits.to_record()) == limits
 
 
 async def test_the_time_of_waiting_is_not_spent(store: AgentStore, clock: ManualClock) -> None:

@@ -97,10 +97,12 @@ def test_an_agent_says_which_argument_is_wrong(options: Any, problem: str) -> No
 
 
 @pytest.mark.parametrize("options", [{"limits": 5}, {"compaction": 5}])
-async def test_a_session_says_which_argument_is_wrong(options: Any) -> None:
+async def test_a_session_and_a_worker_say_which_argument_is_wrong(options: Any) -> None:
     async with open_store("memory:") as store:
-        with pytest.raises(InvalidArgumentError, match=f"^{next(iter(options))} must be"):
-            Agent(model=FunctionModel(answer), store=store).session("s", **options)
+        agent = Agent(model=FunctionModel(answer), store=store)
+        for make in (lambda: agent.session("s", **options), lambda: Worker(agent, **options)):
+            with pytest.raises(InvalidArgumentError, match=f"^{next(iter(options))} must be"):
+                make()
 
 
 async def test_a_listener_is_a_function_and_a_pending_id_is_text() -> None:

@@ -204,7 +204,7 @@ class ApprovalStore:
     """Keeps approvals. A decision is a stored fact, made once and never consumed by reading it."""
     @property
     def capabilities(self) -> Capabilities: ...
-    def create(self, approval: Approval) -> Approval:
+    def create(self, approval: Approval, *, version: int | None = None) -> Approval:
         """Store a request, unless one with its id is there: then that one is returned unchanged, decided or not."""
     def get(self, approval_id: str) -> Approval | None:
         """Read an approval. Reading never creates or consumes anything."""
@@ -382,6 +382,8 @@ class Session:
         """Empty the transcript; a turn that nobody runs is dropped. The `state` stays, it is the user's."""
     def compact(self, *, keep: int = 2, summarize: Summarize | None = None, archive: bool = False) -> CompactionResult:
         """Put a summary in the place of all but the newest turns of the transcript."""
+    def compact_if_due(self) -> None:
+        """Compact as `compaction` says, if that is due and no turn is open; workers do, behind the turns that they finish."""
     def history(self) -> Sequence[Message]:
         """Return all messages of the conversation, also those of which archives were kept when it was compacted."""
     def fork(
@@ -414,6 +416,10 @@ class Worker:
     @property
     def store(self) -> AgentStore: ...
     @property
+    def limits(self) -> Limits | None: ...
+    @property
+    def compaction(self) -> Compaction | None: ...
+    @property
     def concurrency(self) -> int: ...
     @property
     def max_attempts(self) -> int: ...
@@ -430,6 +436,8 @@ class Worker:
         poll: timedelta = ...,
         slow_poll: timedelta = ...,
         max_attempts: int = 5,
+        limits: Limits | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         """Check the arguments; nothing is read yet."""
     def run(self) -> None:
@@ -445,7 +453,7 @@ def open_store(
     sessions: str | (SessionStore | AsyncSessionStore) | None = None,
     checkpoints: str | (CheckpointStore | AsyncCheckpointStore) | None = None,
     approvals: str | (ApprovalStore | AsyncApprovalStore) | None = None,
+    codec: AnyCodec | None = None,
     clock: Clock | None = None,
 ) -> AgentStore:
     """Open the stores of an agent. They are open when it returns; `with` closes them."""
-    codec: AnyCodec | None = None,

@@ -148,8 +148,10 @@ class Agent:
                 own, afterwards. `queue`: it joins that turn after the step that runs. `steer`: as `queue`, and calls that
                 have not started are not run, and a request of the model that has brought nothing yet is made again.
             busy_timeout: How long an input waits while another process runs the conversation; `None`: not at all.
-            limits: What the conversation may spend in all its turns.
-            compaction: When to compact the transcript before a turn, and how; `None`: only when `compact` is called.
+            limits: What the conversation may spend in all its turns. Each turn keeps those that it began with, whoever
+                finishes it; with `None`, one that was begun without has none.
+            compaction: When to compact the transcript before a turn that `send` or `stream` begins, and how; `None`: only
+                when `compact` is called. It is not stored: give it to workers, too.
 
         Raises:
             InvalidIdError: The id breaks its rule.

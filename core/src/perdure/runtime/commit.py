@@ -68,10 +68,7 @@ class Commit:
         if not left:
             return [], head
         kinds = ["input", *["input-queued"] * (len(left) - 1)]
-        entries = [
-            entry(kind, given.at, messages=given.records, input_id=given.id)
-            for kind, given in zip(kinds, left, strict=True)
-        ]
+        entries = [given.entry(kind) for kind, given in zip(kinds, left, strict=True)]
         run_id = f"{self.journal.key}.turn-{version}"
         return entries, replace(
             head, status=IN_PROGRESS, run_id=run_id, fingerprint=self.journal.head.fingerprint, attempts=0

@@ -184,6 +184,16 @@ async def _without_turn(journal: PendingTurns) -> Checkpoint | None:
         await journal.finish(found)
 
 
+def check_compaction(store: AgentStore, value: object) -> Compaction | None:
+    """Return a policy, or `None`; raise if it is none, or if the store cannot compact so."""
+    if value is None:
+        return None
+    if not isinstance(value, Compaction):
+        raise InvalidArgumentError("compaction", f"must be a Compaction, not a {type(value).__name__}")
+    require_able(store, value)
+    return value
+
+
 def require_able(store: AgentStore, options: CompactionOptions) -> None:
     """Raise `UnsupportedOperationError` if a store cannot compact so."""
     store.sessions.require("replace")

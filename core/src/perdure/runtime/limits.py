@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
 from perdure.errors import InvalidArgumentError
@@ -47,7 +47,8 @@ class Spent:
 class Limits:
     """What may be spent: by each turn if an agent has them, by the whole conversation if a session does.
 
-    A limit that is met ends the turn after the calls of its last response were answered. `None`: no limit.
+    A limit that is met ends the turn after the calls of its last response were answered. `None`: no limit. Those of a
+    conversation stand in the journal of each turn: it keeps the limits that it began with, whoever finishes it.
 
     Attributes:
         max_steps: How many responses of the model (`finish_reason="max-steps"`; of the others, `"limit"`).
@@ -69,6 +70,15 @@ class Limits:
                 more = f"{least} or more" if least else "more than 0"
                 raise InvalidArgumentError(name, f"must be {more}, or None for no limit")
 
+    def to_record(self) -> Record:
+        """Return them as a JSON object, without those that are none."""
+        return {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+
+    @classmethod
+    def from_record(cls, record: Record) -> Limits:
+        """Make them of a JSON object; of those that a later release knows, nothing is known here."""
+        return cls(**{name: record[name] for name in _NAMES if name in record})
+
     def met(self, spent: Spent) -> tuple[str, float, float] | None:
         """Return the first limit that is met: its name, what was spent, and what is allowed."""
         usage = spent.usage
@@ -86,6 +96,9 @@ class Limits:
     def seconds_left(self, spent: Spent) -> float | None:
         """Return for how much longer it may run, in seconds; `None`: without end."""
         return None if self.max_seconds is None else max(0.0, self.max_seconds - spent.seconds)
+
+
+_NAMES: Final = tuple(item.name for item in fields(Limits))
 
 
 def finish_reason(limit: str) -> str:

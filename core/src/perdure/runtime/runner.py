@@ -187,10 +187,12 @@ class Runner:
 
     # --- inputs that join ---
 
-    async def accept(
-        self, messages: Sequence[Record], input_id: str, *, steer: bool
-    ) -> asyncio.Future[TurnResult | None] | None:
+    async def accept(self, given: Record, *, steer: bool) -> asyncio.Future[TurnResult | None] | None:
         """Take another input into the turn, journaled before this returns.
+
+        Args:
+            given: What its entry says of it.
+            steer: Whether it shall be heard as soon as it can be.
 
         Returns:
             What gives the turn's result; or gives `None` if the input was accepted and this turn ended without it, so that
@@ -201,10 +203,10 @@ class Runner:
             OutcomeUnknownError: Nobody knows whether it was.
         """
         waiting = asyncio.get_running_loop().create_future()
-        others = self._joined.setdefault(input_id, [])
+        others = self._joined.setdefault(given["input_id"], [])
         others.append(waiting)
         try:
-            joined = await self._accepted(messages, input_id, steer=steer)
+            joined = await self._accepted(given, steer=steer)
         except BaseException:
             others.remove(waiting)
             raise
@@ -213,8 +215,9 @@ class Runner:
             return None
         return waiting
 
-    async def _accepted(self, messages: Sequence[Record], input_id: str, *, steer: bool) -> bool:
-        queued = entry("input-queued", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
+    async def _accepted(self, given: Record, *, steer: bool) -> bool:
+        input_id = given["input_id"]
+        queued = entry("input-queued", stamp(self.store.clock.now()), **given)
 
         def unwanted() -> bool:
             return self._closed() or self.state.holds(input_id)  # also if it was given twice at once
@@ -321,8 +324,10 @@ class Runner:
 
     def _new_turn(self) -> Turn:
         limits = [(self.agent.limits, Spent())]
-        if self.dialogue.limits is not None:
-            limits.append((self.dialogue.limits, self._spent_before()))
+        begun_with = self.state.limits
+        of_all = self.dialogue.limits if begun_with is None else begun_with
+        if of_all is not None:
+            limits.append((of_all, self._spent_before()))
         return Turn(self.agent, self.store, self.journal, self.teller, self._history(), limits)
 
     def _spent_before(self) -> Spent:

@@ -25,7 +25,7 @@ from perdure.errors import (
 from perdure.events import RunDone
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.clearing import clear
-from perdure.runtime.compaction import Compaction, CompactionOptions, CompactionResult, Summarize, compact, require_able
+from perdure.runtime.compaction import CompactionOptions, CompactionResult, Summarize, check_compaction, compact
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.history import fork, forked, whole_history
 from perdure.runtime.limits import check_limits
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
     from perdure.runtime.agent import Agent
+    from perdure.runtime.compaction import Compaction
     from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Given
 
@@ -82,10 +83,7 @@ class Session:
         if busy_timeout is not None and (type(busy_timeout) is not timedelta or busy_timeout < timedelta(0)):
             raise InvalidArgumentError("busy_timeout", "must be a timedelta of 0 or more, or None")
         check_limits(limits)
-        if compaction is not None:
-            if not isinstance(compaction, Compaction):
-                raise InvalidArgumentError("compaction", f"must be a Compaction, not a {type(compaction).__name__}")
-            require_able(store, compaction)
+        check_compaction(store, compaction)
         self._options: dict[str, Any] = {
             "turn_policy": turn_policy,
             "busy_timeout": busy_timeout,
@@ -339,6 +337,13 @@ class Session:
         try:
             async with self._journal.served():
                 return await compact(self._journal, self._view, self._channel, options)
+        finally:
+            await self._channel.catch_up()
+
+    async def compact_if_due(self) -> None:
+        """Compact as `compaction` says, if that is due and no turn is open; workers do, behind the turns that they finish."""
+        try:
+            await self._turns.compact_if_due()
         finally:
             await self._channel.catch_up()
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import StoreCorruptedError
-from perdure.runtime.limits import Spent
+from perdure.runtime.limits import Limits, Spent
 from perdure.runtime.messages import Message, ToolCall, Usage, message_record
 from perdure.runtime.results import TurnResult, text_of
 
@@ -32,6 +32,12 @@ _LONG: Final = 1.7976931348623157e308
 def entry(kind: str, at: str, **fields: Any) -> Record:
     """Return an entry of a turn journal."""
     return {"v": ENTRY_VERSION, "kind": kind, "at": at, **fields}
+
+
+def given_input(messages: Sequence[Record], input_id: str, limits: Limits | None) -> Record:
+    """Return what an entry says of an input."""
+    said: Record = {"messages": list(messages), "input_id": input_id}
+    return said if limits is None else said | {"limits": limits.to_record()}
 
 
 @dataclass(slots=True)
@@ -109,6 +115,7 @@ class Input:
         at: When it was accepted.
         messages: What it says, and each as it stands in its entry.
         steer: Whether it shall be heard as soon as it can be.
+        limits: What the conversation may spend, as the session says through which it came; `None`: it says nothing.
         before: The step whose request was the first to hold it; `None`: no response has followed yet.
     """
 
@@ -116,12 +123,12 @@ class Input:
     at: str
     messages: list[tuple[Message, Record]]
     steer: bool = False
+    limits: Limits | None = None
     before: int | None = None
 
-    @property
-    def records(self) -> list[Record]:
-        """The messages as they stand in the entry."""
-        return [record for _, record in self.messages]
+    def entry(self, kind: str) -> Record:
+        """Return it as an entry of another turn's journal."""
+        return entry(kind, self.at, **given_input([record for _, record in self.messages], self.id, self.limits))
 
 
 class TurnState:
@@ -179,6 +186,11 @@ class TurnState:
     def running(self, now: datetime) -> Spent:
         """Return what the turn has spent, the time since its last entry included."""
         return replace(self.spent, seconds=self.seconds + self._since_last(now))
+
+    @property
+    def limits(self) -> Limits | None:
+        """What the conversation may spend, as the turn was begun; `None`: nothing was said."""
+        return self.inputs[0].limits
 
     @property
     def untaken(self) -> list[Input]:
@@ -322,7 +334,8 @@ def kept_result(found: Checkpoint) -> TurnResult:
 
 def _input_of(item: Record) -> Input:
     messages = [(_copied(record), record) for record in item["messages"]]
-    return Input(item["input_id"], item["at"], messages, steer=item.get("steer", False))
+    limits = Limits.from_record(item["limits"]) if "limits" in item else None
+    return Input(item["input_id"], item["at"], messages, steer=item.get("steer", False), limits=limits)
 
 
 def _of_inputs(inputs: Iterable[Input]) -> Iterator[tuple[str, str | None, Message, Record]]:

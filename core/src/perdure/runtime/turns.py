@@ -28,7 +28,7 @@ from perdure.runtime.pending import PendingTurns, waiting_result
 from perdure.runtime.results import TurnResult, result_of, run_of_input
 from perdure.runtime.runner import Runner
 from perdure.runtime.turn import AWAITING
-from perdure.runtime.turn_state import TurnState, entry
+from perdure.runtime.turn_state import TurnState, entry, given_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,7 +169,8 @@ class Turns:
             ended = await self._ended(call.input_id)
             if ended is not None:
                 return ended
-        waiting = await runner.accept(call.messages, call.input_id, steer=self._policy == "steer")
+        given = given_input(call.messages, call.input_id, self.dialogue.limits)
+        waiting = await runner.accept(given, steer=self._policy == "steer")
         if waiting is None:
             return None
         result: TurnResult | None = await waiting
@@ -217,6 +218,16 @@ class Turns:
             runner = Runner(self.dialogue, journal, state, call.sink)
             call.runs(runner)
             return await runner.run()
+
+    async def compact_if_due(self) -> None:
+        """Compact the conversation, in which no turn is open, if its policy asks for it."""
+        policy = self.dialogue.compaction
+        if policy is None:
+            return
+        async with self.journal.served():
+            found = await self.journal.settled()
+            if found is None or found.head.status == IDLE:
+                await self._compacted(found, policy, None)
 
     async def _compacted(self, found: Checkpoint | None, policy: Compaction, sink: Sink | None) -> bool:
         """Compact the conversation if that is due; return whether the journal must be read again."""
@@ -312,7 +323,7 @@ class Turns:
         )
 
     def _input(self, messages: Sequence[Record], input_id: str) -> Record:
-        return entry("input", stamp(self.store.clock.now()), messages=list(messages), input_id=input_id)
+        return entry("input", stamp(self.store.clock.now()), **given_input(messages, input_id, self.dialogue.limits))
 
     # --- turns that are there ---
 

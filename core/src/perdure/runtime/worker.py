@@ -38,7 +38,9 @@ from perdure.errors import (
     WrongLoopError,
 )
 from perdure.runtime.agent import Agent, kind_of
+from perdure.runtime.compaction import check_compaction
 from perdure.runtime.known_turns import KnownTurn, KnownTurns
+from perdure.runtime.limits import check_limits
 from perdure.runtime.runs import Run
 from perdure.runtime.sweeps import (
     ResumedTurn,
@@ -54,7 +56,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
+    from perdure.runtime.compaction import Compaction
+    from perdure.runtime.limits import Limits
     from perdure.runtime.results import TurnResult
+    from perdure.runtime.session import Session
 
 
 LONGEST_BACKOFF: Final = timedelta(seconds=60)
@@ -85,6 +90,8 @@ class Worker:
         poll: How long it rests between sweeps.
         slow_poll: How often it also looks at turns that wait for approvals or have finished, and at claims.
         max_attempts: After so many attempts in a row that brought it no further a turn is set aside.
+        limits: What a conversation may spend of which the turn was begun without limits.
+        compaction: When the transcript is compacted behind a turn that ended here, and how.
 
     Example:
         >>> worker = Worker(agent, store=store, concurrency=8)  # doctest: +SKIP
@@ -100,6 +107,8 @@ class Worker:
         poll: timedelta = timedelta(seconds=1),
         slow_poll: timedelta = timedelta(seconds=10),
         max_attempts: int = 5,
+        limits: Limits | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         """Check the arguments; nothing is read yet.
 
@@ -110,10 +119,12 @@ class Worker:
             poll: How long to rest between sweeps, more than 0.
             slow_poll: The least time between slow sweeps, more than 0.
             max_attempts: How many attempts in a row may bring a turn no further, 1 or more.
+            limits: As of `agent.session`, for turns that were begun without; the others keep theirs.
+            compaction: As of `agent.session`, but behind each turn that ends here: nobody waits for the summary then.
 
         Raises:
             InvalidArgumentError: An argument is wrong, or there is no store.
-            UnsupportedOperationError: The store keeps no turns, or lacks what the agent's tools need.
+            UnsupportedOperationError: The store keeps no turns, or lacks what the agent's tools, or compaction, need.
         """
         _check(concurrency, max_attempts, poll, slow_poll)
         if not isinstance(agent, Agent):
@@ -123,6 +134,8 @@ class Worker:
             raise UnsupportedOperationError("the store", "checkpoints, in which workers find turns")
         self.agent = agent
         self.store = agent.store_of(store)
+        check_limits(limits)
+        self.limits, self.compaction = limits, check_compaction(self.store, compaction)
         self.concurrency, self.max_attempts = concurrency, max_attempts
         self.poll, self.slow_poll = poll, slow_poll
         self._stopping = asyncio.Event()
@@ -385,7 +398,7 @@ class Worker:
             if head.session_id is None:
                 result = await Run.of(self.agent, self.store, found.key).resume()
             else:
-                result = await self.agent.session(found.key, store=self.store).resume()
+                result = await self._session(found.key).resume()
         except (asyncio.CancelledError, StoreUnavailableError, OutcomeUnknownError) as error:
             known.excused, known.stopped = life, isinstance(error, asyncio.CancelledError)
             with contextlib.suppress(StoreError):  # it is tried again before the turn is
@@ -395,6 +408,21 @@ class Worker:
             report.busy.append(found.key)
         else:
             report.resumed.append(_ended(found.key, result))
+            if head.session_id is not None and result.finish_reason != AWAITING:
+                await self._compact(found.key, report)
+
+    def _session(self, key: str) -> Session:
+        return self.agent.session(key, store=self.store, limits=self.limits, compaction=self.compaction)
+
+    async def _compact(self, key: str, report: SweepReport) -> None:
+        """Compact a conversation behind its turn, if that is due; the turn has ended whatever becomes of this."""
+        try:
+            await self._session(key).compact_if_due()
+        except SessionBusyError:
+            pass  # its next turn has begun; whoever ends that one looks again
+        except Exception as error:  # noqa: BLE001  # reason: whatever is wrong with one conversation stops no other
+            report.failed.append(SweepFailure(key, None, error))
+            log(logging.WARNING, "session not compacted", session_id=key, error=describe(error))
 
     async def _failed(self, key: str, known: KnownTurn, error: Exception, report: SweepReport) -> None:
         """Say what became of a turn that raised, by what the store holds now."""
