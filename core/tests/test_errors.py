@@ -48,6 +48,8 @@ SAMPLES: list[tuple[PerdureError, str]] = [
     (errors.SessionConflictError("s", "s.turn-1", "other records came in"), "s.turn-1"),
     (errors.SessionDeletedError("s"), "session s"),
     (errors.SessionExistsError("s"), "session s"),
+    (errors.SessionHalfCopiedError("s"), "session s"),
+    (errors.ImportDataError("line 5 (byte 40)", "is not JSON"), "line 5 (byte 40)"),
     (errors.SummaryError("s", "the summary is empty"), "session s"),
     (errors.TurnFailedError("s", "s.turn-1", 2, "Refused: no"), "s.turn-1"),
     (errors.ApprovalNotFoundError("s.turn-1.s0.c0"), "s.turn-1.s0.c0"),
@@ -63,7 +65,14 @@ SAMPLES: list[tuple[PerdureError, str]] = [
 FAMILIES = {"PerdureError", "StoreError", "CodecError", "PluginError", "SessionError", "ApprovalError", "RunError"}
 RETRYABLE = {"StoreUnavailableError", "SessionBusyError", "PropagatingToolError"}
 VALUE_ERRORS = {
-    *("InvalidIdError", "InvalidArgumentError", "NotJsonError", "RecordTooLargeError", "StoreURLError"),
+    *(
+        "InvalidIdError",
+        "InvalidArgumentError",
+        "NotJsonError",
+        "RecordTooLargeError",
+        "StoreURLError",
+        "ImportDataError",
+    ),
 }
 
 

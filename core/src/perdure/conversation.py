@@ -19,10 +19,13 @@ from perdure.errors import (
     ApprovalNotFoundError,
     SessionBusyError,
     SessionConflictError,
+    SessionHalfCopiedError,
     StoreCorruptedError,
     VersionConflictError,
 )
+from perdure.half_copies import COPYING, is_half_copied
 from perdure.owned_journal import OwnedJournal, OwnershipLostError
+from perdure.paging import walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +126,7 @@ class Claim:
         The archive of a compaction goes, unless the transcript names it, as it does when the replace has happened. What
         sleeps on an earlier claim is refused before that is looked at.
         """
-        if self._over:
+        if self._over and self.note["action"] != COPYING:  # a copy writes nothing to what it reads
             session = await _session(self.store, self.journal.key)
             if session is not None and session.rewritten != self.note["session_version"] + 1:
                 await self._refuse_sleeper()
@@ -235,19 +238,21 @@ def idle_head(head: CheckpointHead) -> CheckpointHead:
     return CheckpointHead(status=IDLE, session_id=head.session_id, agent=head.agent, extra=head.extra)
 
 
-async def settle(store: AgentStore, key: str, *, force: bool = False) -> Checkpoint | None:
+async def settle(store: AgentStore, key: str, *, force: bool = False, half: bool = False) -> Checkpoint | None:
     """Read a turn journal, after finishing or undoing a claim whose owner is gone.
 
     Args:
         store: The bundle.
         key: The turn journal.
         force: Treat a live owner as gone.
+        half: Return the journal of a conversation that is only half copied, instead of raising.
 
     Returns:
         What is left: `None`, an idle journal, or one with an open turn (which may have a live owner).
 
     Raises:
         SessionBusyError: A live owner holds a claim.
+        SessionHalfCopiedError: A copy of it was cut short.
     """
     while True:
         found = await store.checkpoints.load(key)
@@ -255,6 +260,10 @@ async def settle(store: AgentStore, key: str, *, force: bool = False) -> Checkpo
             return found
         if not force and store.ownership.is_live(found):
             raise busy(found)
+        if is_half_copied(found):
+            if half:
+                return found
+            raise SessionHalfCopiedError(key)
         with contextlib.suppress(VersionConflictError, OwnershipLostError):  # somebody else does the same
             await _finish(store, found)
 
@@ -316,14 +325,7 @@ async def _version(store: AgentStore, key: str) -> int:
 
 async def list_approvals(store: AgentStore, **filters: Any) -> list[Approval]:
     """List all approvals that match."""
-    found: list[Approval] = []
-    cursor: str | None = None
-    while True:
-        page = await store.approvals.list(cursor=cursor, **filters)
-        found.extend(page.items)
-        if page.cursor is None:
-            return found
-        cursor = page.cursor
+    return [approval async for approval in walk(store.approvals.list, **filters)]
 
 
 async def approvals_of(store: AgentStore, session_id: str | None, run_id: str | None) -> list[Approval]:
@@ -366,7 +368,7 @@ async def delete_session(store: AgentStore, session_id: str, *, force: bool = Fa
         return await _delete_parts(store, session_id)
     began = await store.checkpoints.load(session_id) is not None
     while True:
-        found = await settle(store, session_id, force=force)
+        found = await settle(store, session_id, force=force, half=True)
         if found is not None and not force and store.ownership.is_live(found):
             raise busy(found)
         approvals = await approvals_of(store, session_id, None)

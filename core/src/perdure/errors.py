@@ -10,8 +10,9 @@ PerdureError
 │  ├─ StoreClosedError, WrongLoopError
 │  └─ UnsupportedOperationError
 ├─ PluginError: UnknownSchemeError, PluginLoadError, PluginConflictError, StoreURLError (also ValueError)
+├─ ImportDataError (also ValueError)
 ├─ SessionError: SessionBusyError, SessionAwaitingApprovalError, SessionConflictError, SessionDeletedError,
-│                SessionExistsError, SummaryError, TurnFailedError
+│                SessionExistsError, SessionHalfCopiedError (a SessionBusyError), SummaryError, TurnFailedError
 ├─ ApprovalError: ApprovalNotFoundError, ApprovalAlreadyResolvedError, ApprovalExpiredError, ApprovalOrphanedError
 └─ RunError: PropagatingToolError, ToolOutcomeUnknownError, AgentChangedError, LimitExceededError, StreamError
 
@@ -194,7 +195,6 @@ class SchemaVersionError(StoreError):
         return f"{self.where} has schema version {self.found}, and this release reads up to {self.supported}"
 
 
-class StoreClosedError(StoreError):
 class CodecError(StoreError):
     """What is stored cannot be read or written by the codec that the store was opened with. Nothing was changed."""
 
@@ -258,6 +258,7 @@ class CodecLibraryError(CodecError):
         return f"the library {self.library} is not installed"
 
 
+class StoreClosedError(StoreError):
     """The store was closed (or is not open yet)."""
 
     hint = "Open the store again; use `async with open_store(...)` around all of its use."
@@ -374,6 +375,24 @@ class StoreURLError(PluginError, ValueError):
         return f"{self.url}: {self.problem}"
 
 
+# --- imports ----------------------------------------------------------------------------------------------------------
+
+
+class ImportDataError(PerdureError, ValueError):
+    """What is to be imported is not what it should be. Nothing of it was written."""
+
+    hint = "Correct the file, or let damaged lines be passed over: strict=False, or --recover."
+
+    def __init__(self, where: str, problem: str) -> None:
+        """Remember the place and the problem."""
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        """Name the place and the problem."""
+        return f"{self.where} {self.problem}"
+
+
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
@@ -463,6 +482,22 @@ class SessionExistsError(SessionError):
     def __str__(self) -> str:
         """Name the session."""
         return f"session {self.session_id} exists already"
+
+
+class SessionHalfCopiedError(SessionBusyError):
+    """A conversation is only half here: a copy or an import of it was cut short. Nothing was changed."""
+
+    retryable = False
+    hint = "Run the same copy or import again, which finishes it; or delete the session."
+
+    def __init__(self, session_id: str) -> None:
+        """Remember the conversation."""
+        super().__init__(session_id, None, None)
+        self.args = (session_id,)
+
+    def __str__(self) -> str:
+        """Name the conversation."""
+        return f"session {self.session_id} is only half here: a copy of it was cut short"
 
 
 class SummaryError(SessionError):

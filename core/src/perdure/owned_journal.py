@@ -78,6 +78,7 @@ class OwnedJournal:
         head: Callable[[int], CheckpointHead],
         *,
         at: datetime | None = None,
+        version: int | None = None,
     ) -> OwnedJournal:
         """Become the owner, by an append at the version that was read.
 
@@ -89,13 +90,17 @@ class OwnedJournal:
             entries: Makes the entries, given the version that the journal will have.
             head: Makes the head, given that version; owner and lease are set here.
             at: The instant of the write; `None`: now.
+            version: The version that an absent journal starts at; `None`: drawn at random.
 
         Raises:
             VersionConflictError: Somebody else was first; read again.
             OutcomeUnknownError: It may be ours now. An absent journal is never opened twice.
         """
         owner = ownership.process.new_owner()
-        version = draw_version() if found is None else found.version + 1
+        if found is not None:
+            version = found.version + 1
+        elif version is None:
+            version = draw_version()
         full = _renewed(ownership, replace(head(version), owner=owner))
         owned = cls(ownership, checkpoints, key, version=version - 1, head=full)
         ownership.process.held.add(owner)
@@ -233,9 +238,13 @@ class OwnedJournal:
             if not task.cancelled():
                 task.result()
 
+    def is_due(self) -> bool:
+        """Whether no append has renewed the lease for the time of a heartbeat."""
+        return self._idle_for(self._ownership.lease.heartbeat)
+
     async def beat(self) -> None:
         """Renew the lease, unless another append did so lately."""
-        if self._idle_for(self._ownership.lease.heartbeat):
+        if self.is_due():
             await uninterrupted(self._beat_in_turn())
 
     async def exclusively(self, action: Callable[[int], Awaitable[T]]) -> T:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from perdure.archives import archive_of, archive_versions, archives_of, readable_archives_of
 from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
+from perdure.half_copies import is_half_copied
 from perdure.owned_journal import OwnershipLostError
+from perdure.paging import walk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
     from perdure.bundle import AgentStore
     from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint
-    from perdure.contracts.records import Page
     from perdure.contracts.sessions import SessionInfo, Transcript
-
-T = TypeVar("T")
 
 _LIVE = "a live owner holds it"
 _WAITS = "an approval of its turn is undecided"
 _DAMAGED = "the transcript that may name it is damaged"
+_HALF = "a copy of it was cut short"
 _MOVED = "it was written to meanwhile"
 
 
@@ -97,7 +95,7 @@ class _Pruning:
 
     async def run(self) -> PruneReport:
         if "sessions" in self.store:
-            async for info in _walk(self.store.sessions.list, before=self.cutoff):
+            async for info in walk(self.store.sessions.list, before=self.cutoff):
                 if archive_of(info) is not None:
                     self.archives.append(info)  # it lives and goes with its conversation
                 elif "checkpoints" in self.store:
@@ -106,7 +104,7 @@ class _Pruning:
                     await self._remove_alone(info)
         if "checkpoints" in self.store:
             # What has no session: runs without one, and what a crash in the middle of a deletion has left.
-            async for head in _walk(self.store.checkpoints.list, before=self.cutoff):
+            async for head in walk(self.store.checkpoints.list, before=self.cutoff):
                 if await self._session(head.key) is None:
                     await self._consider(head.key)
         if "approvals" in self.store:
@@ -138,6 +136,8 @@ class _Pruning:
             return
         if journal is not None and self.store.ownership.is_live(journal):
             self.kept[key] = _LIVE
+        elif journal is not None and is_half_copied(journal):
+            self.kept[key] = _HALF
         elif self._waits(seen, open_status(journal)):
             self.kept[key] = _WAITS
         elif self.dry_run:
@@ -218,7 +218,7 @@ class _Pruning:
 
     async def _walk_approvals(self) -> None:
         """In living conversations, remove old approvals whose run is over or gone."""
-        async for approval in _walk(self.store.approvals.list, before=self.cutoff):
+        async for approval in walk(self.store.approvals.list, before=self.cutoff):
             if approval.id not in self.approvals and await self._over(approval):
                 with contextlib.suppress(VersionConflictError):  # decided or removed meanwhile: look again next time
                     if self.dry_run or await self.store.approvals.delete(
@@ -238,14 +238,3 @@ class _Pruning:
 
 def _age(approval: Approval) -> datetime:
     return approval.decision.decided_at if approval.decision else approval.created_at
-
-
-async def _walk(listing: Callable[..., Awaitable[Page[T]]], **filters: Any) -> AsyncIterator[T]:
-    cursor: str | None = None
-    while True:
-        page = await listing(cursor=cursor, **filters)
-        for item in page.items:
-            yield item
-        if page.cursor is None:
-            return
-        cursor = page.cursor

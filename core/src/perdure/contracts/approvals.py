@@ -161,12 +161,13 @@ class ApprovalStore(Store):
     capabilities: Capabilities = Capabilities(list=True)
 
     @final
-    def create(self, approval: Approval) -> Coroutine[Any, Any, Approval]:
+    def create(self, approval: Approval, *, version: int | None = None) -> Coroutine[Any, Any, Approval]:
         """Store a request, unless one with its id is there: then that one is returned unchanged, decided or not.
 
         Args:
             approval: The request. Its id and run id begin with its conversation (the session id, or the run's name). A
                 decided one is taken as it is.
+            version: The version that it gets if its id is absent (a copy, an import); `None`: drawn at random.
 
         Returns:
             What is stored.
@@ -196,7 +197,7 @@ class ApprovalStore(Store):
             approvals-text-comes-back, approvals-times-come-back-in-utc, approvals-version-is-at-least-one,
             approvals-version-never-repeats
         """
-        return self._creating(self._settle_request(approval))
+        return self._creating(self._settle_request(approval, check.check_first_version(version, 0)))
 
     @final
     async def get(self, approval_id: str) -> Approval | None:
@@ -471,7 +472,7 @@ class ApprovalStore(Store):
     # --- between the two ---
 
     @final
-    def _settle_request(self, approval: Approval) -> Approval:
+    def _settle_request(self, approval: Approval, first_version: int | None) -> Approval:
         if not isinstance(approval, Approval):
             raise InvalidArgumentError("approval", f"must be an Approval, not {type(approval).__name__}")
         _check_conversation(approval)
@@ -493,7 +494,8 @@ class ApprovalStore(Store):
             expires_at=check.check_optional_time(approval.expires_at, "approval.expires_at"),
             decision=_settle_copied(approval),
         )
-        return Approval.decode(settled.encode(), draw_version(), "approval")
+        version = draw_version() if first_version is None else first_version
+        return Approval.decode(settled.encode(), version, "approval")
 
     @final
     async def _creating(self, approval: Approval) -> Approval:

@@ -1,0 +1,166 @@
+"""Writing conversations to a file: all that a store holds in our own format, or transcripts in another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from perdure import codec
+from perdure.contracts.checkpoints import IDLE
+from perdure.conversation import journal_of, settle
+from perdure.errors import SessionBusyError, SessionHalfCopiedError, StoreCorruptedError
+from perdure.interchange.claude_writing import claude_from_transcripts
+from perdure.interchange.notes import LEFT_OUT, Note
+from perdure.interchange.openai_chat import openai_from_records
+from perdure.interchange.perdure_lines import footer, header, lines_of
+from perdure.moving.snapshots import Snapshot, load_turn, read_unclaimed
+from perdure.moving.walking import keys
+from perdure.paging import walk
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from perdure.bundle import AgentStore
+    from perdure.contracts.approvals import Approval
+    from perdure.contracts.records import Record
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What came of an export.
+
+    Attributes:
+        conversations: How many were written.
+        records: How many records of transcripts they have.
+        approvals: How many approvals.
+        not_exported: Which were not written, and why.
+        notes: What the format has no place for, by conversation.
+    """
+
+    conversations: int = 0
+    records: int = 0
+    approvals: int = 0
+    not_exported: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, list[Note]] = field(default_factory=dict)
+
+
+async def export_conversations(
+    store: AgentStore,
+    file: IO[bytes],
+    *,
+    session_ids: Sequence[str] | None = None,
+    progress: Callable[[str], object] | None = None,
+) -> ExportReport:
+    """Write conversations with all that belongs to them as JSON Lines, from which `import_conversations` makes them again.
+
+    Nothing is claimed, and nothing changes but claims whose owner is gone, which are settled. Each conversation is as
+    of one instant; a turn that somebody runs is in it as after a crash at that instant.
+
+    Args:
+        store: Where they are.
+        file: A binary file, which is neither closed nor synced here.
+        session_ids: Which conversations (or `<name>.run`); `None`: all, and approvals of which no conversation knows.
+        progress: Called with the key of each conversation that was written.
+
+    Returns:
+        What was written, and what was not, and why.
+    """
+    report = ExportReport()
+    file.write(header(store.clock.now()))
+    async for snapshot in _snapshots(store, session_ids, report):
+        file.writelines(lines_of(snapshot))
+        _count(report, snapshot)
+        if progress is not None:
+            progress(snapshot.key)
+    if session_ids is None and "approvals" in store:
+        async for approval in walk(store.approvals.list):
+            if await _is_alone(store, approval):
+                file.writelines(lines_of(Snapshot(approval.id, approvals=(approval,))))
+                report.approvals += 1
+    file.write(footer(report.conversations))
+    return report
+
+
+async def export_openai(
+    store: AgentStore, file: IO[bytes], *, session_ids: Sequence[str] | None = None
+) -> ExportReport:
+    """Write transcripts as chat messages of OpenAI's form, a conversation a line: `{"session_id": ..., "messages": [...]}`."""
+    report = ExportReport()
+    async for snapshot in _snapshots(store, session_ids, report):
+        for transcript in snapshot.sessions[-1:]:
+            made = openai_from_records(transcript.records)
+            line: Record = {"session_id": snapshot.key, "messages": made.value}
+            file.write(codec.encode(line, snapshot.key) + b"\n")
+            _note(report, snapshot, made.notes)
+        _count(report, snapshot)
+    return report
+
+
+async def export_claude(store: AgentStore, file: IO[bytes], *, session_id: str) -> ExportReport:
+    """Write one conversation as a Claude-shaped transcript, with what its archives hold before its compactions."""
+    report = ExportReport()
+    async for snapshot in _snapshots(store, [session_id], report):
+        at = snapshot.sessions[-1].created_at.isoformat() if snapshot.sessions else ""
+        made = claude_from_transcripts(session_id, list(_parts(snapshot)), at=at)
+        file.writelines(codec.encode(line, "line") + b"\n" for line in made.value)
+        _note(report, snapshot, made.notes)
+        _count(report, snapshot)
+    return report
+
+
+def _parts(snapshot: Snapshot) -> Iterator[Sequence[Record]]:
+    """Yield the records of each archive as far as the summary behind it stands for it, and those of the transcript."""
+    for transcript, behind in zip(snapshot.sessions, snapshot.sessions[1:], strict=False):
+        yield transcript.records[: behind.records[0].get("archived", 0)]
+    if snapshot.sessions:
+        yield snapshot.sessions[-1].records
+
+
+async def _snapshots(
+    store: AgentStore, session_ids: Sequence[str] | None, report: ExportReport
+) -> AsyncIterator[Snapshot]:
+    async for key in keys(store) if session_ids is None else _each(session_ids):
+        try:
+            if "checkpoints" in store:
+                await settle(store, key)
+            snapshot = await read_unclaimed(store, key)
+        except (SessionBusyError, SessionHalfCopiedError, StoreCorruptedError) as error:
+            report.not_exported[key] = str(error)
+        else:
+            if not snapshot.empty:
+                yield snapshot
+            elif session_ids is not None:
+                report.not_exported[key] = "there is no such conversation"
+
+
+async def _each(session_ids: Sequence[str]) -> AsyncIterator[str]:
+    for session_id in session_ids:
+        yield session_id
+
+
+def _count(report: ExportReport, snapshot: Snapshot) -> None:
+    report.conversations += 1
+    report.records += sum(transcript.count for transcript in snapshot.sessions)
+    report.approvals += len(snapshot.approvals)
+
+
+def _note(report: ExportReport, snapshot: Snapshot, notes: Sequence[Note]) -> None:
+    found = [*notes]
+    if snapshot.turn is not None and snapshot.turn.head.status != IDLE:
+        found.append(
+            Note("the turn", LEFT_OUT, f"a turn has not ended ({snapshot.turn.head.status}); it is not exported")
+        )
+    if snapshot.approvals:
+        found.append(Note("approvals", LEFT_OUT, f"{len(snapshot.approvals)} approvals are not exported"))
+    if found:
+        report.notes[snapshot.key] = found
+
+
+async def _is_alone(store: AgentStore, approval: Approval) -> bool:
+    """Whether an approval belongs to no conversation that is there."""
+    key = journal_of(approval)
+    if approval.session_id is not None:
+        held = "sessions" in store and await store.sessions.load(key, limit=0) is not None
+        return not held and await load_turn(store, key) is None
+    turn = await load_turn(store, key)
+    return turn is None or turn.head.run_id != approval.run_id
