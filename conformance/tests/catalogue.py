@@ -61,6 +61,21 @@ CATALOGUE: tuple[Entry, ...] = (
         expected version 0 on an existing key accepted | sessions-expected-zero-means-absent | CreatesOverExisting
         delete leaves records | sessions-deleted-is-absent sessions-delete-leaves-nothing | DeleteLeavesTheRecords KeepsOldHeadBytes
         delete removes ids that begin alike | sessions-delete-removes-one-id | DeletesByPrefix
+        limit of zero read as no limit | sessions-windows-are-slices sessions-windows-cost-what-they-return | LimitZeroIsAll
+        the last ones are the oldest | sessions-last-gives-the-newest | LastGivesTheOldest
+        a replace leaves no trace | sessions-rewritten-names-the-last-replace | RewrittenIsForgotten
+        scope lost with the next append | sessions-scope-is-set-once | ScopeLost
+        scope changed by a later append | sessions-scope-is-set-once | ScopeCanChange
+        updated goes back with the clock | sessions-updated-never-goes-back | UpdatedGoesBack
+        times cut to seconds | sessions-times-come-from-the-clock | SecondsOnly
+        times without their zone | sessions-times-come-from-the-clock sessions-at-is-kept-as-an-instant | TimesAreLocal
+        conflict without its facts | sessions-append-refuses-another-version approvals-errors-carry-their-facts | ConflictWithoutFacts
+        replace creates | sessions-replace-of-absent-conflicts | ReplaceCreates
+        replace keeps more than there is | sessions-keep-beyond-the-end-conflicts | KeepBeyondTheEnd
+        append in two writes | sessions-cut-anywhere-is-old-or-new sessions-append-costs-what-it-appends | AppendInTwoWrites
+        append reads all | sessions-append-costs-what-it-appends | AppendReadsAll
+        the newest are cut from all | sessions-windows-read-no-other-records | LoadsAllForTheNewest
+        reading creates | sessions-reading-creates-nothing | ReadingCreates
         """,
     ),
     *chapter(
@@ -81,6 +96,14 @@ CATALOGUE: tuple[Entry, ...] = (
         keys s1 and s10 mixed | checkpoints-confusable-ids-stay-apart | KeysByPrefix
         replace keeps entries | checkpoints-replace-drops-every-entry | ReplaceKeepsTheTail ClosingKeepsEntries
         replace lowers the version | checkpoints-replace-adds-one | ReplaceLowersTheVersion
+        lease loses its fraction of a second | checkpoints-every-head-field-comes-back | LeaseInSeconds
+        a released owner stays | checkpoints-head-is-replaced-whole | OwnerStays
+        attempts start again | checkpoints-every-head-field-comes-back | AttemptsRestart
+        a base of zero read as none | checkpoints-every-head-field-comes-back | ZeroIsNone
+        a heartbeat drops the entries | checkpoints-heartbeat-keeps-entries | HeartbeatClears
+        replace keeps the head | checkpoints-head-is-replaced-whole | HeadKeptByReplace
+        of a changed head the status alone is stored | checkpoints-heartbeat-keeps-entries | HeadsAreMerged
+        a run and a session of one name are one | checkpoints-run-and-session-of-one-name-are-two | RunIsItsSession
         """,
     ),
     *chapter(
@@ -103,6 +126,17 @@ CATALOGUE: tuple[Entry, ...] = (
         expired at the wrong side of the instant | approvals-expired-is-rejected approvals-decidable-until-expiry | ExpiresATickLate ExpiresATickEarly
         prune removes an undecided one | prune-keeps-an-undecided-approval | PruneTakesUndecided
         decide after delete revives it | approvals-deleted-is-not-revived | DecideRevives
+        other arguments under a known id accepted | approvals-create-with-other-arguments-conflicts | OtherArgumentsAccepted
+        metadata lost | approvals-every-field-comes-back | MetadataLost
+        a decision seen before what it says | approvals-decision-is-seen-whole | StatusBeforeDecision
+        a decision in two writes | approvals-cut-anywhere-is-old-or-new | TwoStepDecision
+        a cancelled one can be decided | approvals-cancelled-stays-cancelled | CancelIsForgotten
+        a decision used up by reading | approvals-reading-consumes-nothing | DecisionIsConsumed
+        a decision marks the turn before all are decided | decide-marks-the-turn-ready | DecideMarksAtTheFirst
+        a decision marks another turn | decide-marks-no-other-turn | DecideMarksWhateverRuns
+        the turn marked before the decision is stored | decide-stores-the-decision-first | DecideMarksFirst
+        a decision without its mark told as failed | decide-stands-without-its-mark | DecideFailsWithItsMark
+        a late decision leaves its turn waiting | decide-of-an-expired-one-marks-too | ExpiredMarksNothing
         """,
     ),
     *chapter(
@@ -122,6 +156,33 @@ CATALOGUE: tuple[Entry, ...] = (
         leaves index entries | prune-removes-old-conversations-whole | PruneLeavesApprovals
         separates a session from its run | prune-separates-no-session-from-its-run | PrunesBySessionAge
         second prune not a no-op | prune-a-second-time-does-nothing | PruneTouchesWhatItKeeps
+        negative ages and plain numbers accepted | prune-refuses-bad-ages | PruneTakesNegativeAges
+        stops at a page | prune-has-no-cap | PruneStopsAtAPage
+        a decision that is not applied goes | prune-keeps-a-decision-that-is-not-applied | PruneTakesDecisions
+        a live owner keeps nothing | prune-keeps-a-live-owner | PruneFencesOwnersOff
+        """,
+    ),
+    *chapter(
+        "listing",
+        """
+        before is inclusive | sessions-before-is-strict | BeforeIsInclusive
+        the last write taken for the creation | sessions-order-by-last-write | RecentIsCreated
+        ids sorted as a dictionary sorts words | sessions-order-by-id | IgnoresCase
+        stops at twenty | sessions-no-cap-on-a-listing | ListingStopsAtTwenty
+        heads left out | sessions-listing-shows-the-head | ForgetsTheHeadOfMany
+        a cursor behind the last page | sessions-end-has-no-cursor | CursorEndsLate
+        """,
+    ),
+    *chapter(
+        "deleting a conversation",
+        """
+        approvals stay | delete-session-leaves-nothing | DeleteLeavesApprovals
+        the turn journal stays | delete-session-leaves-nothing | DeleteLeavesTheTurnJournal
+        the lock goes first | delete-session-cut-short-keeps-its-journal-to-the-end | DeletesTheJournalFirst
+        stops at a page | delete-session-has-no-cap | DeleteStopsAtAPage
+        a running turn goes unasked | delete-session-respects-a-live-owner | DeletesRunningTurns
+        answers that there was something | delete-session-tells-whether-there-was-anything | DeleteAnswersTrue
+        what begins alike goes too | delete-session-leaves-nothing | DeletesWhatBeginsAlike
         """,
     ),
     *chapter(
@@ -141,6 +202,8 @@ CATALOGUE: tuple[Entry, ...] = (
         a dead process's lock blocks for ever | sessions-append-survives-kill | LockOutlivesItsProcess
         close loses the tail | sessions-close-loses-no-tail | CloseLosesTheTail
         no fsync | sessions-survives-power-loss | NeverSyncs
+        a delete not saved | sessions-deletion-survives-reopening | DeleteIsNotSaved
+        scope and state not saved | sessions-whole-head-survives-reopening | HeadsAreNotSaved
         """,
     ),
     *chapter(
@@ -158,6 +221,10 @@ CATALOGUE: tuple[Entry, ...] = (
         paging skips or repeats under writes | sessions-pages-hold-under-writes | PagesByOffset
         busy error escapes | sessions-no-update-is-lost | BusyErrorEscapes
         hangs from a second loop | sessions-other-loop-is-refused | HangsInASecondLoop
+        two parts written one after the other | atomic-write-is-all-or-none atomic-write-is-seen-whole | WritesBothOneByOne
+        a cancelled delete is half done | sessions-cancelled-delete-is-whole-or-absent | CancelledDeleteIsHalf
+        state and records of two moments | sessions-state-and-records-change-together | TornReads
+        a reply goes to the next call | sessions-answers-stay-with-their-calls | RepliesShift
         """,
     ),
     *chapter(
@@ -184,6 +251,10 @@ CATALOGUE: tuple[Entry, ...] = (
         output aliased | sessions-output-is-new-each-time | RemembersAnswers
         NaN, bytes, dates accepted | sessions-refuses-what-is-not-json | AcceptsNaN
         int keys accepted | sessions-refuses-records-that-are-no-objects | KeysAsText
+        floats rounded | sessions-floats-come-back checkpoints-floats-come-back | rounds-floats
+        booleans as numbers, in drawn values | sessions-any-json-comes-back checkpoints-any-json-comes-back | any-change-is-found
+        keys in lower case | sessions-keys-come-back checkpoints-keys-come-back | lowers-keys
+        a list of one unwrapped | sessions-emptiness-comes-back checkpoints-emptiness-comes-back | unwraps-lists
         """,
     ),
     *chapter(
@@ -210,6 +281,9 @@ CATALOGUE: tuple[Entry, ...] = (
         threads leak | sessions-opening-and-closing-leaks-nothing | LeaksThreads
         declared capability raises | sessions-declared-operation-works | DeclaresWhatItCannot
         undeclared one works | sessions-undeclared-operation-refuses | UndeclaredWorks UndeclaredDoesNothing
+        leading zeros lost | sessions-confusable-ids-stay-apart | LeadingZerosLost
+        one failure ends all service | sessions-works-again-after-an-outage | StaysDown
+        closing one handle closes all | sessions-closing-one-handle-leaves-the-other | ClosesAllHandles
         """,
     ),
     *chapter(
@@ -245,6 +319,8 @@ CATALOGUE: tuple[Entry, ...] = (
         two resumers both run | turn-has-one-runner | TurnJournalIgnoresVersions
         stale owner still writes | turn-of-a-stale-owner-writes-nothing | StaleOwnersWrite
         queued input lost | turn-queued-input-is-not-lost | LosesQueuedInputs
+        that a call was started is lost | protocol-approval-answers-its-own-question | LosesStartedEntries
+        edited arguments not read | turn-decisions-are-applied-as-made | EditsOfNobody
         """,
     ),
 )

@@ -27,3 +27,7 @@ def test_one_of_its_laws_catches_one_of_its_stores(entry: Entry) -> None:
 def test_entries_are_told_apart() -> None:
     names = [(entry.chapter, entry.fault) for entry in CATALOGUE]
     assert len(names) == len(set(names))
+
+
+def test_every_planted_store_stands_in_the_catalogue() -> None:
+    assert set(STORES) - {name for entry in CATALOGUE for name in entry.stores} == set()
