@@ -184,7 +184,7 @@ async def test_a_server_that_keeps_its_settings_secret_is_used_all_the_same(serv
     await journal.close()
 
 
-@pytest.mark.parametrize("command", ["del", "lset", "ltrim", "persist", "pexpire", "rpush", "zadd", "zrem"])
+@pytest.mark.parametrize("command", ["del", "lset", "ltrim", "persist", "pexpire", "rpush", "time", "zadd", "zrem"])
 async def test_a_user_who_may_not_run_all_that_a_write_needs_writes_nothing(
     server: Server, client: Redis, append: Maker, namespace: str, command: str
 ) -> None:

@@ -27,13 +27,13 @@ PERMISSIONS = b"""
 local key, missing = ARGV[1], {}
 local writes = {
   {'DEL', key}, {'LSET', key, 0, ''}, {'LTRIM', key, 0, 0}, {'PERSIST', key}, {'PEXPIRE', key, 1}, {'RPUSH', key, ''},
-  {'ZADD', key, 0, ''}, {'ZREM', key, ''},
+  {'TIME'}, {'ZADD', key, 0, ''}, {'ZREM', key, ''},
 }
 for _, command in ipairs(redis.acl_check_cmd and writes or {}) do
   if not redis.acl_check_cmd(unpack(command)) then missing[#missing + 1] = command[1] end
 end
 return missing"""
-"""Which of the commands that change something the user may not run: a script must not find out half way. Redis 7 tells it."""
+"""Which of the commands that a write needs the user may not run: a script must not find out half way. Redis 7 tells it."""
 
 
 def questions(prefix: str) -> tuple[Command, ...]:
