@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, AgentStore, ToolCall, Usage, Worker, blocking, open_store, tool
-from perdure.errors import InvalidArgumentError, PerdureError, StoreURLError, UnknownSchemeError
+from perdure import Agent, AgentStore, Limits, Message, ToolCall, Usage, Worker, blocking, open_store, tool
+from perdure.errors import (
+    InvalidArgumentError,
+    PerdureError,
+    StoreURLError,
+    UnknownSchemeError,
+    UnsupportedOperationError,
+)
 from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -213,3 +219,78 @@ async def test_an_agent_without_a_store_is_used_on_one(any_store: AgentStore) ->
     assert bare.store is None
     with pytest.raises(InvalidArgumentError, match="instructions must be text"):
         Agent(model=ScriptedModel([]), instructions=5)  # type: ignore[arg-type]  # reason: a user's mistake
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([{}], r"^input\[0\] has no type"),
+        ([{"type": "text", "text": "hi"}, {"type": ""}], r"^input\[1\] has no type"),
+        ([{"type": 5, "text": "hi"}], r"^input\[0\] has no type"),
+        ([{"type": "text"}], r"^input\[0\] is of the type text, and has no text"),
+        ([{"type": "text", "text": None}], r"^input\[0\] is of the type text, and has no text"),
+        ([Message("user", "hi"), Message("user", [{}])], r"^input\[1\].content\[0\] has no type"),
+    ],
+)
+async def test_a_part_says_what_it_is(store: AgentStore, given: Any, problem: str) -> None:
+    session = Agent(model=FunctionModel(answer), store=store).session("s")
+    calls: list[Any] = [session.send, session.submit, session.stream, session.agent.run]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match=problem):
+            await call(given)
+    assert (await store.checkpoints.list()).items == ()
+    empty: list[dict[str, Any]] = [{"type": "text", "text": ""}, {"type": "image", "data": b""}]
+    assert (await session.send(empty)).messages[0].content == empty
+
+
+async def test_what_names_something_is_not_empty(store: AgentStore) -> None:
+    agent = Agent(model=FunctionModel(answer), store=store)
+    session = agent.session("s")
+    for name, call in (
+        ("input_id", lambda: session.send("hi", input_id="")),
+        ("input_id", lambda: session.submit("hi", input_id="")),
+        ("pending_id", lambda: agent.resume("")),
+        ("pending_id", lambda: agent.discard("")),
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"^{name} is empty"):
+            await call()
+    with pytest.raises(InvalidArgumentError, match=r"^name is empty"):
+        Agent(model=FunctionModel(answer), name="")
+    assert (await store.checkpoints.list()).items == ()
+
+
+@pytest.mark.parametrize("name", ["a b", "", "a.b", "größe", "a\n", "n" * 65, 5])
+def test_a_tool_has_a_name_that_providers_take(name: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^name of a tool must be 1 to 64 characters"):
+        tool(name=name)(refund)
+    assert tool(name="n" * 64)(refund).name == "n" * 64
+    assert tool(name="2-a_B")(refund).name == "2-a_B"
+
+
+def test_a_tool_without_a_name_of_its_own_needs_one() -> None:
+    with pytest.raises(InvalidArgumentError, match="not '<lambda>'"):
+        tool(lambda order: "refunded")
+    assert tool(name="refund")(lambda order: "refunded").name == "refund"
+
+
+@pytest.mark.parametrize("name", ["max_steps", "max_tokens"])
+def test_steps_and_tokens_are_counted_in_whole_numbers(name: str) -> None:
+    for wrong in (1.5, 2.0):
+        given: Any = {name: wrong}
+        with pytest.raises(InvalidArgumentError, match=f"^{name} must be a whole number"):
+            Limits(**given)
+
+
+async def test_a_state_is_changed_by_a_function(store: AgentStore) -> None:
+    wrong: Any = 5
+    session = Agent(model=FunctionModel(answer), store=store).session("s")
+    with pytest.raises(InvalidArgumentError, match=r"^function must be one from state to state, not a int"):
+        await session.update_state(wrong)
+    assert await store.sessions.load("s") is None
+
+
+def test_a_store_is_opened_by_async_with() -> None:
+    with pytest.raises(UnsupportedOperationError, match="plain `with`") as caught, open_store("memory:"):
+        raise AssertionError("it was entered")
+    assert "async with" in caught.value.hint
+    assert "perdure.blocking" in caught.value.hint

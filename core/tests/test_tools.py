@@ -114,7 +114,7 @@ def test_partial_method_and_callable_object() -> None:
 )
 def test_wrong_options_are_refused_at_once(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
-        tool(**options)(lambda: None)
+        tool(name="pay", **options)(lambda: None)
 
 
 def test_an_async_predicate_is_refused() -> None:
@@ -122,7 +122,7 @@ def test_an_async_predicate_is_refused() -> None:
         return True
 
     with pytest.raises(InvalidArgumentError, match="needs_approval"):
-        tool(needs_approval=dangerous)(lambda: None)  # type: ignore[arg-type]  # reason: a wrong value on purpose
+        tool(name="pay", needs_approval=dangerous)(lambda: None)  # type: ignore[arg-type]  # reason: a wrong value on purpose
 
 
 def test_arguments_without_a_name_are_refused() -> None:

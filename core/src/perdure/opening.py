@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure import plugins
 from perdure.at_rest.codecs import Codec, one_codec
@@ -79,6 +79,14 @@ class Opening:
 
     def __await__(self) -> Generator[Any, None, AgentStore]:
         return self._open().__await__()
+
+    def __enter__(self) -> NoReturn:
+        error = UnsupportedOperationError("open_store", "a plain `with`")
+        error.hint = "Write `async with open_store(...)`; without asyncio, `with perdure.blocking.open_store(...)`."
+        raise error
+
+    def __exit__(self, *_: object) -> None:
+        """Be there, so that `with` comes to `__enter__`, which says what to write."""
 
     async def __aenter__(self) -> AgentStore:
         self._entered.append(await self._open())

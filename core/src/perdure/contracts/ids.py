@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 
-from perdure.errors import InvalidIdError
+from perdure.contracts.records import check_text
+from perdure.errors import InvalidArgumentError, InvalidIdError
 
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _RUN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,159}")
@@ -32,6 +33,14 @@ def safe_id(text: str) -> str:
     if _SESSION.fullmatch(text) and not text.startswith(SAFE_PREFIX):
         return text
     return SAFE_PREFIX + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_name(value: object, name: str) -> str:
+    """Return a text that names something: what every backend can keep, and not empty."""
+    text = check_text(value, name)
+    if not text:
+        raise InvalidArgumentError(name, "is empty: it names nothing")
+    return text
 
 
 def is_session_id(text: str) -> bool:

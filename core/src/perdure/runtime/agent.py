@@ -13,7 +13,8 @@ from perdure import codec
 from perdure.bundle import AgentStore
 from perdure.contracts.approvals import CANCELLED, Approval
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, READY, TURN_STATUSES
-from perdure.contracts.records import check_text, encode_object
+from perdure.contracts.ids import check_name
+from perdure.contracts.records import encode_object
 from perdure.conversation import undecided
 from perdure.errors import (
     AgentChangedError,
@@ -85,7 +86,7 @@ class Agent:
             raise InvalidArgumentError("instructions", f"must be text, or None; not {type(instructions).__name__}")
         self.instructions = instructions
         self.limits = check_limits(limits)
-        self.name = check_text(name, "name")
+        self.name = check_name(name, "name")
         if on_change not in get_args(OnChange):
             raise InvalidArgumentError("on_change", f"must be one of {', '.join(get_args(OnChange))}")
         self.on_change = on_change
@@ -190,7 +191,7 @@ class Agent:
 
     async def resume(self, pending_id: str) -> TurnResult | None:
         """Finish the pending turn of a session, given its id; see `Session.resume`. Or a run without one, given its run id."""
-        if "." in check_text(pending_id, "pending_id"):
+        if "." in check_name(pending_id, "pending_id"):
             return await Run.of(self, self._durable(), pending_id).resume()
         return await self.session(pending_id).resume()
 
@@ -206,7 +207,7 @@ class Agent:
         Returns:
             Whether a turn was dropped.
         """
-        if "." in check_text(pending_id, "pending_id"):
+        if "." in check_name(pending_id, "pending_id"):
             return await Run.of(self, self._durable(), pending_id).discard(force=force)
         return await self.session(pending_id).discard_pending(force=force)
 

@@ -63,12 +63,14 @@ class Limits:
     max_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("max_steps", 1), ("max_tokens", 1), ("max_cost_usd", 0), ("max_seconds", 0)):
+        for name in ("max_steps", "max_tokens"):
             value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-            if value is not None and (not number or value < least or value == 0):
-                more = f"{least} or more" if least else "more than 0"
-                raise InvalidArgumentError(name, f"must be {more}, or None for no limit")
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidArgumentError(name, "must be a whole number of 1 or more, or None for no limit")
+        for name in ("max_cost_usd", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and (type(value) not in (int, float) or not math.isfinite(value) or value <= 0):
+                raise InvalidArgumentError(name, "must be a number of more than 0, or None for no limit")
 
     def to_record(self) -> Record:
         """Return them as a JSON object, without those that are none."""

@@ -195,14 +195,27 @@ def as_messages(given: Given) -> tuple[Message, ...]:
     if items and all(isinstance(item, dict) for item in items):
         if any("role" in item for item in items):
             raise InvalidArgumentError("input", "has a message as a dict; give Message(role, content)")
-        return (Message("user", items),)
+        return (_with_parts(Message("user", items), "input"),)
     if not items or not all(isinstance(item, Message) for item in items):
         raise InvalidArgumentError("input", "must be text, one message or more, or the parts of one")
     messages: list[Message] = items
     for place, message in enumerate(messages):
         if message.role not in ("user", "assistant") or message.tool_calls or message.tool_call_id is not None:
             raise InvalidArgumentError(f"input[{place}]", "must be of the user or the assistant, and without calls")
-    return tuple(messages)
+    return tuple(_with_parts(message, f"input[{place}].content") for place, message in enumerate(messages))
+
+
+def _with_parts(message: Message, where: str) -> Message:
+    """Return a message whose parts, if it has any, a provider can tell apart."""
+    for place, part in enumerate(message.content if isinstance(message.content, (list, tuple)) else ()):
+        if not isinstance(part, dict):
+            continue  # it is refused where the message is made a record, which says what it is
+        kind = part.get("type")
+        if type(kind) is not str or not kind:
+            raise InvalidArgumentError(f"{where}[{place}]", 'has no type, as {"type": "text", "text": "..."} has')
+        if kind == "text" and type(part.get("text")) is not str:
+            raise InvalidArgumentError(f"{where}[{place}]", "is of the type text, and has no text under `text`")
+    return message
 
 
 def messages_of(records: Sequence[Record]) -> tuple[Message, ...]:

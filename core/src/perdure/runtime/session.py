@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, get_args
 
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IDLE, READY
-from perdure.contracts.ids import check_run_id, check_session_id
+from perdure.contracts.ids import check_name, check_run_id, check_session_id
 from perdure.contracts.records import check_text, encode_object
 from perdure.conversation import Claim, settle, undecided
 from perdure.errors import (
@@ -191,7 +191,7 @@ class Session:
         return await self._turns.submit(self._call(given, input_id))
 
     def _call(self, given: Given, input_id: str | None) -> Call:
-        name = uuid.uuid4().hex if input_id is None else check_text(input_id, "input_id")
+        name = uuid.uuid4().hex if input_id is None else check_name(input_id, "input_id")
         return self._turns.checked(as_messages(given), name, named=input_id is not None)
 
     async def resume(self, *, rebase: bool = False) -> TurnResult | None:
@@ -394,8 +394,10 @@ class Session:
 
         Raises:
             NotJsonError, RecordTooLargeError: The new state is no JSON object, or is too large; nothing was written.
-            InvalidArgumentError: The session has another scope; nothing was written.
+            InvalidArgumentError: The session has another scope, or it is no function; nothing was written.
         """
+        if not callable(function):
+            raise InvalidArgumentError("function", f"must be one from state to state, not a {type(function).__name__}")
         while True:
             found = await self.store.sessions.load(self.id, limit=0)
             self._turns.require_scope(found)

@@ -6,9 +6,10 @@ import asyncio
 import copy
 import functools
 import inspect
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints, overload
 
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from perdure.contracts.records import Record
+
+_NAME: Final = re.compile("[A-Za-z0-9_-]{1,64}")
+_NAME_RULE: Final = "1 to 64 characters of A-Z a-z 0-9 _ -"
 
 InDoubt: TypeAlias = Literal["rerun", "fail", "ask"]
 
@@ -76,7 +80,7 @@ class Tool:
 
     Attributes:
         function: The function, sync (it runs in a thread) or async.
-        name: What the model calls it.
+        name: What the model calls it: 1 to 64 characters of A-Z a-z 0-9 _ -.
         description: What the model is told of it.
         parameters: The JSON schema of its arguments, without the context.
         needs_approval: Whether a human decides each call first: True, False, or a function of the arguments.
@@ -240,11 +244,13 @@ def make_tool(
     """Make a tool: its schema from the type hints, its description from the docstring.
 
     Raises:
-        InvalidArgumentError: An option is wrong, or the function takes arguments that have no name.
+        InvalidArgumentError: An option is wrong, the function takes arguments that have no name, or its own name is none
+            for a tool, as that of a lambda is not.
     """
     if not callable(function):
         raise InvalidArgumentError("function", f"must be a function, not a {type(function).__name__}")
-    title = name or getattr(function, "__name__", None) or type(function).__name__
+    own_name = getattr(function, "__name__", None) or type(function).__name__
+    title = _check_tool_name(own_name if name is None else name)
     hints = _hints(function)
     fields: dict[str, Any] = {}
     context: str | None = None
@@ -262,6 +268,13 @@ def make_tool(
     text = inspect.getdoc(function) or "" if description is None else description
     parameters = TypeAdapter(arguments).json_schema()
     return Tool(function, title, text, parameters, _arguments=arguments, _context=context, **options)
+
+
+def _check_tool_name(name: object) -> str:
+    if type(name) is not str or not _NAME.fullmatch(name):
+        problem = f"of a tool must be {_NAME_RULE}, as the providers of models want it, not {name!r}"
+        raise InvalidArgumentError("name", problem)
+    return name
 
 
 def _context_of(function: Callable[..., Any]) -> str | None:

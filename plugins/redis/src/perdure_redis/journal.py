@@ -210,7 +210,7 @@ class RedisJournal(Journal):
 
     async def _look_at_settings(self) -> bool:
         """Warn of settings that may lose data, or refuse them; say whether what is acknowledged is kept."""
-        call = Call("open", self.namespace, self.title)
+        call = Call("open", f"namespace {self.namespace}", self.title)
         settings = [
             Settings.read(replies, call) for replies in await self._route.ask_all(call, questions(self._keys.prefix))
         ]
