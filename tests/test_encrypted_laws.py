@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable
 
+import pytest
+
 import perdure
 from perdure import AgentStore
 from perdure.at_rest import Codec, Compression, Encryption, KeyRing
@@ -33,8 +35,20 @@ class EncryptedSqlite(StoreConformance):
             file.write_bytes(b"this is not a database" * 500)
 
 
-LONG = {law.id for law in all_laws() if law.id.startswith(("protocol-", "turn-comes-out-whole-"))}
-"""Laws about whole turns at every stopping point: seconds each on a disk, so memory stands for the others in the quick tests."""
+AREAS = (
+    "aliasing",
+    "appending_once",
+    "atomicity",
+    "compare_and_set",
+    "errors",
+    "fidelity",
+    "isolation",
+    "order",
+    "versions",
+)
+"""What a codec could get wrong by itself; the other laws need whole turns or processes, and minutes."""
 
-test_law = law_tests(EncryptedMemory().target())
-test_law_on_disk = law_tests(EncryptedSqlite().target(), only={law.id for law in all_laws()} - LONG)
+QUICK = {law.id for law in all_laws() if law.area in AREAS and "shared" not in law.needs}
+
+test_law = law_tests(EncryptedMemory().target(), only=QUICK)
+test_every_law = pytest.mark.soak(law_tests(EncryptedMemory().target(), EncryptedSqlite().target()))

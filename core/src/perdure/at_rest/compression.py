@@ -9,7 +9,13 @@ from typing import Final
 
 from perdure.at_rest.codecs import Codec, Location
 from perdure.contracts.records import ENVELOPE, MAX_RECORD
-from perdure.errors import CodecLibraryError, InvalidArgumentError, RecordTooLargeError, StoreCorruptedError
+from perdure.errors import (
+    CodecLibraryError,
+    CodecMissingError,
+    InvalidArgumentError,
+    RecordTooLargeError,
+    StoreCorruptedError,
+)
 
 MARK: Final = ENVELOPE + b"Z\x01"
 SMALLEST: Final = 256
@@ -56,6 +62,8 @@ class Compression(Codec):
     def decode(self, stored: bytes, location: Location) -> bytes:
         """Decompress what was compressed, up to the limit."""
         if not stored.startswith(MARK):
+            if stored.startswith(ENVELOPE):
+                raise CodecMissingError(str(location))
             return stored
         frame = stored[len(MARK) :]
         try:
