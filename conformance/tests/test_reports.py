@@ -72,7 +72,7 @@ def test_the_json_has_the_fields_of_its_version() -> None:
             ]
         ),
         "Versions": ["contract", "kit", "perdure", "python"],
-        "ProfileData": ["examples", "max_time", "name", "rounds", "seeds"],
+        "ProfileData": ["examples", "max_time", "name", "points", "rounds", "seeds"],
         "LevelData": ["laws", "meaning", "name", "passed", "standing", "why"],
         "LawData": sorted(
             [
@@ -87,6 +87,8 @@ def test_the_json_has_the_fields_of_its_version() -> None:
                 "message",
                 "rounds",
                 "seconds",
+                "tried",
+                "points",
                 "excuse",
                 "failure",
             ]

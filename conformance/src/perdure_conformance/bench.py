@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure_conformance.checks import NotClaimedError, NotRunError
+from perdure_conformance.effort import Effort
 from perdure_conformance.manual_clock import ManualClock
 from perdure_conformance.processes import Worker
 from perdure_conformance.recording import CallLog, record
@@ -33,13 +34,15 @@ class Bench:
         clock: The clock of every store that the bench opens.
         store: The store at the place, open.
         log: What was asked of the stores so far, and what came.
+        effort: How much of a sweep is tried.
     """
 
     store: Stores
 
-    def __init__(self, target: Target, directory: Path) -> None:
+    def __init__(self, target: Target, directory: Path, effort: Effort | None = None) -> None:
         """Choose a fresh place."""
         self.target = target
+        self.effort = Effort() if effort is None else effort
         self.clock = ManualClock()
         self._directory = directory
         self._open: list[Stores] = []

@@ -77,6 +77,8 @@ class Tried:
     seed: int = 0
     rounds: int = 0
     seconds: float = 0.0
+    tried: int = 0
+    points: int = 0
 
     def take(self, verdict: LawVerdict, seed: int) -> None:
         """Add one round. What was cut takes nothing from rounds that were not."""
@@ -85,6 +87,7 @@ class Tried:
             return
         self.rounds += verdict.outcome in (Outcome.PASSED, Outcome.FAILED)
         self.verdict, self.seed = verdict, seed
+        self.tried, self.points = verdict.tried, verdict.points
 
     @property
     def done(self) -> bool:
@@ -156,8 +159,15 @@ class Check:
                 self._try(tried, seed, total)
 
     def _try(self, tried: Tried, seed: int, total: int) -> None:
-        examples = self.plan.profile.examples if tried.law.cases is not None else None
-        verdict = run_law(self.plan.named.target, tried.law, seed=seed, examples=examples, time_left=self._time_left())
+        profile = self.plan.profile
+        verdict = run_law(
+            self.plan.named.target,
+            tried.law,
+            seed=seed,
+            examples=profile.examples if tried.law.cases is not None else None,
+            points=profile.points,
+            time_left=self._time_left(),
+        )
         tried.take(verdict, seed)
         self._trials += 1
         if tried.law.area == OPENING and verdict.outcome is Outcome.FAILED:
@@ -183,6 +193,7 @@ class Check:
             profile=ProfileData(
                 name=profile.name,
                 examples=profile.examples,
+                points=profile.points,
                 rounds=profile.rounds,
                 seeds=tuple(seeds),
                 max_time=profile.max_time,
@@ -212,6 +223,8 @@ class Check:
             message=message,
             rounds=tried.rounds,
             seconds=round(tried.seconds, 3),
+            tried=tried.tried,
+            points=tried.points,
             excuse=self._excuse(law.id, outcome),
             failure=self._failure(verdict, tried.seed) if failed and verdict is not None else None,
         )
@@ -249,6 +262,12 @@ class Check:
         for part in PARTS:
             if self._declared and part not in self._declared:
                 yield f"{part}: the store has none"
+        partly = [law for law in laws if law.tried < law.points]
+        if partly:
+            yield (
+                f"{sum(law.points - law.tried for law in partly)} of {sum(law.points for law in laws)} points at which a call "
+                f"is stopped or fails, in {len(partly)} laws: the profile tries {self.plan.profile.points} of each sweep"
+            )
         if self.plan.only is not None:
             yield f"{len(all_laws()) - len(self.plan.laws())} laws: only some were chosen"
         if self._was_cut:

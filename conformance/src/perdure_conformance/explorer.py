@@ -14,7 +14,7 @@ import heapq
 import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from perdure.backend import Delete, Journal
 from perdure_conformance.stepping import SteppedProcess
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 KILL = "!"
 """What marks a step of a schedule as the death of its process."""
+
+
+Branch: TypeAlias = tuple[int, tuple[str, ...]]
+"""How many switches more a schedule makes than the run that it leaves, and the schedule."""
 
 
 class World(Protocol):
@@ -128,7 +132,12 @@ class Explorer:
     """Runs two processes in all orders within bounds."""
 
     def __init__(
-        self, title: str, names: tuple[str, str], make: Callable[[], Awaitable[World]], bounds: Bounds | None = None
+        self,
+        title: str,
+        names: tuple[str, str],
+        make: Callable[[], Awaitable[World]],
+        bounds: Bounds | None = None,
+        choose: Callable[[list[Branch]], list[Branch]] = lambda branches: branches,
     ) -> None:
         """Set up.
 
@@ -137,11 +146,13 @@ class Explorer:
             names: The two processes.
             make: Makes a fresh world.
             bounds: What to try.
+            choose: Which of the branches off a run are followed.
         """
         self.title = title
         self.names = names
         self.make = make
         self.bounds = Bounds() if bounds is None else bounds
+        self.choose = choose
         self.coverage = Coverage()
 
     async def explore(self) -> Coverage:
@@ -153,7 +164,7 @@ class Explorer:
                 self.coverage.capped = True
                 break
             switches, _, schedule = heapq.heappop(todo)
-            for more, branch in await self._run(schedule):
+            for more, branch in self.choose(await self._run(schedule)):
                 heapq.heappush(todo, (switches + more, next(numbers), branch))
         return self.coverage
 
@@ -167,11 +178,11 @@ class Explorer:
                 await run.take(choices[0])
             await run.check()
 
-    async def _run(self, schedule: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+    async def _run(self, schedule: tuple[str, ...]) -> list[Branch]:
         """Follow a schedule, and go on from there while it leads to states not seen; return what else could be done."""
         self.coverage.runs += 1
         run = await _Run.begin(self.names, await self.make(), self.bounds)
-        branches: list[tuple[int, tuple[str, ...]]] = []
+        branches: list[Branch] = []
         async with self._reported(run):
             for step in schedule[:-1]:
                 await run.take(step)

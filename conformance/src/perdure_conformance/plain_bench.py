@@ -11,6 +11,7 @@ from typing import Any
 
 from perdure import AgentStore
 from perdure.backend import Capabilities
+from perdure_conformance.effort import Effort
 from perdure_conformance.manual_clock import ManualClock
 from perdure_conformance.target import Place
 
@@ -24,6 +25,7 @@ class Bench:
         """Choose a fresh place."""
         self.target = SimpleNamespace(reopens=True, namespaces=True, limits=True, damage=None, url=None)
         self.clock = ManualClock()
+        self.effort = Effort()
         self._opener, self._directory, self._name = opener, directory, name
         self._numbers = itertools.count()
         self._open: list[AgentStore] = []

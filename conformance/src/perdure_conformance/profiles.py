@@ -16,6 +16,7 @@ class Profile:
         name: What the command line calls it.
         purpose: When to use it, in a few words.
         examples: How many cases a law draws that is tried on many.
+        points: How many points of each sweep a law tries that stops or fails calls one after another; `None`: each.
         rounds: How often every law is tried, each time with another seed.
         max_time: After how many seconds the check stops; what is left then is not run.
         seed: The seed of the first round; `None`: a fresh one for each check.
@@ -24,6 +25,7 @@ class Profile:
     name: str
     purpose: str
     examples: int
+    points: int | None
     rounds: int
     max_time: float
     seed: int | None = 0
@@ -45,9 +47,11 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("quick", "while you write", examples=5, rounds=1, max_time=120),
-        Profile("full", "before a merge", examples=60, rounds=3, max_time=600),
-        Profile("nightly", "with fresh seeds, over night", examples=200, rounds=50, max_time=1800, seed=None),
+        Profile("quick", "while you write", examples=5, points=3, rounds=1, max_time=120),
+        Profile("full", "before a merge", examples=60, points=None, rounds=3, max_time=600),
+        Profile(
+            "nightly", "with fresh seeds, over night", examples=200, points=None, rounds=50, max_time=1800, seed=None
+        ),
     )
 }
 """The profiles by name."""

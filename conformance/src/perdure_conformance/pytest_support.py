@@ -19,12 +19,15 @@ from perdure_conformance.target import Target
 from perdure_conformance.testing import check_law
 
 
-def law_tests(*targets: Target, only: Iterable[str] | None = None) -> Callable[[Target, Law], None]:
+def law_tests(
+    *targets: Target, only: Iterable[str] | None = None, profile: str = "quick"
+) -> Callable[[Target, Law], None]:
     """Return a test that pytest runs once for each law and target.
 
     Args:
         *targets: The stores under test.
         only: The ids of the laws to try; `None`: all.
+        profile: How much each law tries, by the name of a profile of the command.
     """
     chosen = None if only is None else frozenset(only)
     laws = [law for law in all_laws() if chosen is None or law.id in chosen]
@@ -32,6 +35,6 @@ def law_tests(*targets: Target, only: Iterable[str] | None = None) -> Callable[[
 
     @pytest.mark.parametrize(("target", "law"), cases)
     def test_law(target: Target, law: Law) -> None:
-        check_law(target, law)
+        check_law(target, law, profile=profile)
 
     return test_law

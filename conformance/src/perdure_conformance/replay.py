@@ -28,6 +28,7 @@ class Case(BaseModel):
         target: The store, as it was named, without secrets.
         law: The law that failed.
         examples: How many cases it draws.
+        points: How many points of each sweep it tries; `None`: each.
         seed: The seed of its round.
         case: The drawn case that it failed on, for the reader; the seed finds it again.
         message: What was expected and what came.
@@ -39,6 +40,7 @@ class Case(BaseModel):
     target: str
     law: str
     examples: int
+    points: int | None = None
     seed: int
     case: str | None
     message: str
@@ -51,6 +53,7 @@ class Case(BaseModel):
             target=report.target,
             law=law.id,
             examples=report.profile.examples,
+            points=report.profile.points,
             seed=law.failure.seed,
             case=law.failure.case,
             message=law.message,
@@ -84,5 +87,5 @@ class Case(BaseModel):
         Raises:
             TargetError: The text names no target.
         """
-        profile = Profile("replay", "", self.examples, rounds=1, max_time=600, seed=self.seed)
+        profile = Profile("replay", "", self.examples, self.points, rounds=1, max_time=600, seed=self.seed)
         return Plan(find_target(target or self.target), profile, only=[self.law])

@@ -18,6 +18,7 @@ import hypothesis
 
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError
+from perdure_conformance.effort import Effort
 from perdure_conformance.laws.register import Law, LawFunction, all_laws
 from perdure_conformance.recording import RecordedCall, printable
 from perdure_conformance.target import Target
@@ -61,6 +62,8 @@ class Verdict:
         message: What was expected and what came, or why it did not run; empty if it passed.
         seconds: How long it took.
         trace: How it came to fail; empty if it did not.
+        tried: At how many stopping points something happened, for a law that sweeps over such.
+        points: How many stopping points there were.
     """
 
     law: Law
@@ -69,6 +72,8 @@ class Verdict:
     message: str
     seconds: float
     trace: Trace = Trace()
+    tried: int = 0
+    points: int = 0
 
     def __str__(self) -> str:
         """Say it in one paragraph."""
@@ -111,6 +116,7 @@ def run_law(
     *,
     seed: int | None = None,
     examples: int | None = None,
+    points: int | None = None,
     time_left: float = math.inf,
 ) -> Verdict:
     """Try one law on a target, in a thread that is left behind if the store blocks it.
@@ -120,12 +126,13 @@ def run_law(
         law: The law.
         seed: For a law that draws cases; `None`: the same cases each time.
         examples: How many cases such a law draws; `None`: as many as it says.
+        points: How many points of each sweep a law tries that stops or fails calls; `None`: each.
         time_left: After how many seconds the law is cut, and counts as not run.
     """
     began = time.perf_counter()
     told: list[tuple[Outcome, str]] = []
     with tempfile.TemporaryDirectory(prefix="perdure-laws-", ignore_cleanup_errors=True) as directory:
-        trial = _Trial(target, law, Path(directory), seed, examples or law.examples)
+        trial = _Trial(target, law, Path(directory), seed, examples or law.examples, Effort(points))
         thread = threading.Thread(target=lambda: told.append(trial.run()), name=f"law {law.id}", daemon=True)
         thread.start()
         patience = trial.patience
@@ -136,7 +143,8 @@ def run_law(
             told.append((Outcome.FAILED, f"the store blocked its event loop for more than {law.timeout:g} seconds"))
     outcome, message = told[0][0], printable(told[0][1])
     trace = trial.trace() if outcome is Outcome.FAILED else Trace()
-    return Verdict(law, target.name, outcome, message, time.perf_counter() - began, trace)
+    effort, seconds = trial.effort, time.perf_counter() - began
+    return Verdict(law, target.name, outcome, message, seconds, trace, effort.tried, effort.points)
 
 
 @dataclass(slots=True)
@@ -148,6 +156,7 @@ class _Trial:
     directory: Path
     seed: int | None
     examples: int
+    effort: Effort
     bench: Bench | None = field(default=None, init=False)
     case: tuple[Any, ...] = field(default=(), init=False)
     calls: int | None = field(default=None, init=False)
@@ -186,7 +195,7 @@ class _Trial:
         return Outcome.PASSED, ""
 
     async def _with_bench(self, function: LawFunction, *case: Any) -> None:
-        self.bench = bench = Bench(self.target, self.directory)
+        self.bench = bench = Bench(self.target, self.directory, self.effort)
         self.case, self.calls = case, None
         limit = asyncio.timeout(self.law.timeout)
         try:

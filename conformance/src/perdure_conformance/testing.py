@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from perdure import AgentStore
 from perdure_conformance.laws.register import Law
+from perdure_conformance.profiles import PROFILES
 from perdure_conformance.runner import Outcome, run_law
 from perdure_conformance.target import Place, Target
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure_conformance.resolve import Named
+
+
+SEED = 0
+"""What laws draw their cases by in a test suite: the same ones each time."""
 
 
 class OpenerError(TypeError):
@@ -36,6 +41,7 @@ class StoreConformance(ABC):
         namespaces: Whether the opener heeds `place.namespace`.
         limits: Whether the opener heeds `place.max_record`.
         processes: Whether another process finds the data of a place, by importing this class and calling its opener.
+        profile: How much each law tries: the name of a profile of the command, of which rounds and time do not count here.
     """
 
     only: ClassVar[tuple[str, ...] | None] = None
@@ -43,6 +49,7 @@ class StoreConformance(ABC):
     namespaces: ClassVar[bool] = True
     limits: ClassVar[bool] = True
     processes: ClassVar[bool] = True
+    profile: ClassVar[str] = "quick"
 
     @abstractmethod
     def opener(self, place: Place) -> AgentStore | Awaitable[AgentStore]:
@@ -102,7 +109,7 @@ class StoreConformance(ABC):
 
     def test_law(self, law: Law) -> None:
         """Try one law; the kit's pytest plugin calls it for each."""
-        check_law(self.target(), law)
+        check_law(self.target(), law, profile=self.profile)
 
     async def _open(self, place: Place, clock: Clock) -> AgentStore:
         opened: Any = self.opener(place)
@@ -128,12 +135,13 @@ def open_by_class(owner: type[StoreConformance], text: str) -> Awaitable[AgentSt
     return owner().target().opener(place, place.clock)
 
 
-def check_law(target: Target, law: Law, *, named: Named | None = None) -> None:
+def check_law(target: Target, law: Law, *, profile: str = "quick", named: Named | None = None) -> None:
     """Try a law in a test of pytest: fail with how it failed, skip with why it did not run.
 
     Args:
         target: The store under test.
         law: The law.
+        profile: How much it tries.
         named: What names the store to the command; `None`: nothing does.
     """
     import pytest
@@ -141,9 +149,10 @@ def check_law(target: Target, law: Law, *, named: Named | None = None) -> None:
     from perdure_conformance.reports.failures import replay_command
     from perdure_conformance.reports.text import failure_text
 
-    verdict = run_law(target, law)
+    effort = PROFILES[profile]
+    verdict = run_law(target, law, seed=SEED, examples=effort.examples if law.cases else None, points=effort.points)
     if verdict.outcome is Outcome.FAILED:
-        replay = f"pytest -k {law.id}" if named is None else replay_command(named.text, law.id, "quick", 0)
+        replay = f"pytest -k {law.id}" if named is None else replay_command(named.text, law.id, profile, SEED)
         pytest.fail(failure_text(verdict, replay), pytrace=False)
     if verdict.outcome is not Outcome.PASSED:
         pytest.skip(f"{verdict.outcome}: {verdict.message}")

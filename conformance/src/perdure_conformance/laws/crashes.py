@@ -10,15 +10,13 @@ from perdure.contracts.sessions import SessionAppend
 from perdure.errors import OutcomeUnknownError, StoreUnavailableError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import difference, equal
-from perdure_conformance.interception import OUTCOMES, Died, at
+from perdure_conformance.interception import OUTCOMES, Died, Interception, at
 from perdure_conformance.laws.register import law
 from perdure_conformance.laws.tapped import tapped
 from perdure_conformance.parts import APPROVALS, CHECKPOINTS, PARTS, SESSIONS, Part, Stores, request
 
 Step: TypeAlias = Callable[[Stores], Awaitable[Any]]
 Script: TypeAlias = Callable[[Stores, str], list[Step]]
-RUNS = 60
-"""More calls than any script here makes."""
 
 
 def sessions_script(stores: Stores, key: str) -> list[Step]:
@@ -112,21 +110,22 @@ def _without_versions(found: Any, values: tuple[Any, ...]) -> dict[str, Any]:
     }
 
 
-async def states_of(store: Stores, script: Script, parts: tuple[Part, ...]) -> list[Any]:
-    """Run a script undisturbed, and return what is shown before it and after each step."""
-    states = [await shown(store, parts, "whole")]
+async def states_of(store: Stores, script: Script, parts: tuple[Part, ...]) -> tuple[list[Any], int]:
+    """Run a script undisturbed; return what is shown before it and after each step, and how many writes it made."""
+    states, writes = [await shown(store, parts, "whole")], Interception()
+    undisturbed = tapped(store, writes)
     for step in script(store, "whole"):
-        await step(store)
+        await step(undisturbed)
         states.append(await shown(store, parts, "whole"))
-    return states
+    return states, len(writes.calls)
 
 
 async def cut_everywhere(bench: Bench, script: Script, *parts: Part) -> None:
     """Let the n-th write die before and after it, fail and lie, for every n, and compare what is shown."""
     store = bench.store
-    states = await states_of(store, script, parts)
+    states, writes = await states_of(store, script, parts)
     for outcome in OUTCOMES:
-        for number in range(1, RUNS):
+        for number in bench.effort.sweep(range(1, writes + 1)):
             key = f"{outcome}-{number}"
             made, ended = await run_cut(store, script(store, key), number, outcome)
             found = await shown(store, parts, key)
@@ -134,8 +133,6 @@ async def cut_everywhere(bench: Bench, script: Script, *parts: Part) -> None:
             allowed = [states[-1]] if ended else states[made : made + (1 if told else 2)]
             if all(difference(found, one, "") is not None for one in allowed):
                 equal(found, allowed[0], f"what is stored when write {number} is {outcome}, in step {made + 1}")
-            if ended:
-                break
 
 
 async def run_cut(store: Stores, script: list[Step], number: int, outcome: str) -> tuple[int, bool]:

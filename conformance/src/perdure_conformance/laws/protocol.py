@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from perdure import Lease, TurnResult
@@ -65,9 +66,7 @@ async def run_ids_never_repeat(bench: Bench) -> None:
         result = outcomes["paused"]
         equal(own, [result.run_id] if isinstance(result, TurnResult) else [], "the runs of who slept in the transcript")
 
-    await at_every_call(
-        lambda: new_world(bench, keeps=False), send("pay a"), delete_and_send, check, atomic=is_atomic(bench)
-    )
+    await at_every_call(bench, lambda: new_world(bench, keeps=False), send("pay a"), delete_and_send, check)
 
 
 # --- starting and saving ---
@@ -86,8 +85,8 @@ async def stands_behind_its_transcript(bench: Bench) -> None:
         return await world.turn("pay b")
 
     # The world checks the history of every request against the transcript.
-    await at_every_call(make, send("pay a"), another, atomic=is_atomic(bench))
-    await at_every_call(make, send("pay a"), lapsed("pay b"), atomic=is_atomic(bench))
+    await at_every_call(bench, make, send("pay a"), another)
+    await at_every_call(bench, make, send("pay a"), lapsed("pay b"))
 
 
 @law("protocol-dropped-turn-saves-nothing", **NEEDS)
@@ -104,7 +103,7 @@ async def dropped_turn_saves_nothing(bench: Bench) -> None:
             equal(texts, [], "the transcript after the turn was dropped")
         equal("pay a" in texts, isinstance(outcomes["paused"], TurnResult), "whether the turn is saved")
 
-    await at_every_call(lambda: new_world(bench, keeps=False), send("pay a"), drop, check, atomic=is_atomic(bench))
+    await at_every_call(bench, lambda: new_world(bench, keeps=False), send("pay a"), drop, check)
 
 
 @law("protocol-title-survives-a-commit", **NEEDS)
@@ -119,7 +118,7 @@ async def title_survives_a_commit(bench: Bench) -> None:
         found = await world.fresh().sessions.load(SESSION)
         equal(found and found.state, {"title": "a title"}, "the state after the turn was saved")
 
-    await at_every_call(lambda: new_world(bench), send("pay a"), entitle, check, atomic=is_atomic(bench))
+    await at_every_call(bench, lambda: new_world(bench), send("pay a"), entitle, check)
 
 
 @law("protocol-unknown-opening-runs-once", **NEEDS)
@@ -148,10 +147,10 @@ async def unknown_opening_runs_once(bench: Bench) -> None:
                     return InterceptedJournal(journal, made[-1])
 
                 await at_every_call(
+                    bench,
                     partial(make, begun),
                     send_it,
                     lapsed("pay b"),
-                    atomic=is_atomic(bench),
                     inner=faulty,
                     since=partial(_has_written, faults, write),
                 )
@@ -209,7 +208,7 @@ async def decision_is_seen(bench: Bench) -> None:
         allowed = ("idle", "ready") if approval.decided else ("awaiting-approval",)
         needed(status in allowed, f"the approval is {approval.status}, but the turn is {status}, not one of {allowed}")
 
-    await at_every_call(lambda: new_world(bench), send("ask a"), decide_all, check, atomic=is_atomic(bench))
+    await at_every_call(bench, lambda: new_world(bench), send("ask a"), decide_all, check)
     world = await new_world(bench)
     await world.turn("ask a")
     await decide_all(world)  # later than the runner's last look
@@ -233,7 +232,7 @@ async def decision_is_applied_once(bench: Bench) -> None:
         world.clock.advance(LAPSE)
         return await _resolve(world, world.fresh("other"))
 
-    await at_every_call(make, resolve, meanwhile, atomic=is_atomic(bench))
+    await at_every_call(bench, make, resolve, meanwhile)
 
 
 async def _resolve(world: StoreWorld, store: Stores) -> TurnResult:
@@ -274,31 +273,30 @@ async def prune_takes_no_turn_that_goes_on(bench: Bench) -> None:
         return await world.session(world.fresh("other")).resume()
 
     for state in ("decided", "finished"):
-        await at_every_call(partial(make, state), resume, prune, check, atomic=is_atomic(bench))
-        await at_every_call(
-            partial(make, state),
-            lambda _, store: store.prune(older_than=WEEK),
-            go_on,
-            atomic=is_atomic(bench),
-        )
+        await at_every_call(bench, partial(make, state), resume, prune, check)
+        await at_every_call(bench, partial(make, state), lambda _, store: store.prune(older_than=WEEK), go_on)
 
 
 @law("protocol-prune-keeps-the-approvals-of-a-turn", **NEEDS)
 async def prune_keeps_the_approvals_of_a_turn(bench: Bench) -> None:
     """Wherever a decided turn was cut, prune takes none of its approvals from a living conversation."""
-    for write in range(1, 12):
+
+    async def decided(interception: Interception) -> StoreWorld:
         world = await new_world(bench)
         await world.turn("ask a")
         await decide_all(world)
         world.clock.advance(LONG)
         await world.fresh("other").sessions.append(SESSION, [], state={"title": "young"})
-        dying = InterceptedJournal(world.journal, at(write, "die-after"), atomic=is_atomic(bench))
-        try:
+        dying = InterceptedJournal(world.journal, interception, atomic=is_atomic(bench))
+        with suppress(Died):
             await world.session(world.store("dying", dying)).resume()
-        except Died:
-            world.clock.advance(LAPSE)
-        else:
-            break
+        return world
+
+    undisturbed = Interception()
+    await (await decided(undisturbed)).stores.close()
+    for write in bench.effort.sweep(range(1, len(undisturbed.calls) + 1)):
+        world = await decided(at(write, "die-after"))
+        world.clock.advance(LAPSE)
         found = await world.turn_journal()
         report = await world.fresh("pruner").prune(older_than=WEEK)
         if found is not None and found.head.status != "idle":
@@ -331,7 +329,7 @@ async def sleeping_claim_harms_nothing(bench: Bench) -> None:
         equal([one.status for one in await world.approvals()], ["pending"], "the approvals of the turn that came after")
 
     for action in ("clear", "discard", "delete"):
-        await at_every_call(make, claim(action), lapsed("ask later"), check, atomic=is_atomic(bench))
+        await at_every_call(bench, make, claim(action), lapsed("ask later"), check)
 
 
 @law("protocol-delete-fences-the-runner", **NEEDS)
@@ -352,30 +350,34 @@ async def delete_fences_the_runner(bench: Bench) -> None:
         await decide_all(world)
         return world
 
-    await at_every_call(lambda: new_world(bench, keeps=False), send("ask a"), delete, check, atomic=is_atomic(bench))
-    await at_every_call(decided, resume, delete, check, atomic=is_atomic(bench))
+    await at_every_call(bench, lambda: new_world(bench, keeps=False), send("ask a"), delete, check)
+    await at_every_call(bench, decided, resume, delete, check)
 
 
 @law("protocol-failed-claim-blocks-nobody", **NEEDS)
 async def failed_claim_blocks_nobody(bench: Bench) -> None:
     """A claim whose write fails, at any place, does not block its own process: it goes on at the same instant."""
+
+    async def claimed(action: str, interception: Interception) -> tuple[StoreWorld, Stores]:
+        world = await new_world(bench, keeps=False)
+        await world.turn("pay before")
+        await world.cut("pay c", 2)
+        store = world.store("self", InterceptedJournal(world.journal, interception))
+        with suppress(StoreUnavailableError, OutcomeUnknownError):
+            await claim(action)(world, store)
+        return world, store
+
     for action in ("clear", "discard", "delete"):
-        for outcome in ("unavailable", "lost", "unknown"):
-            for write in range(1, 12):
-                world = await new_world(bench, keeps=False)
-                await world.turn("pay before")
-                await world.cut("pay c", 2)
-                interception = at(write, outcome)
-                store = world.store("self", InterceptedJournal(world.journal, interception))
-                with suppress(StoreUnavailableError, OutcomeUnknownError):
-                    await claim(action)(world, store)
-                if len(interception.calls) >= write:
-                    result = await world.session(store).send("pay again")
-                    equal(result.text, "did pay again", f"the next turn after a {action} whose write {write} failed")
-                    await world.check({"self": result})
-                await world.stores.close()
-                if len(interception.calls) < write:
-                    break
+        undisturbed = Interception()
+        world, _ = await claimed(action, undisturbed)
+        await world.stores.close()
+        writes = range(1, len(undisturbed.calls) + 1)
+        for write, outcome in bench.effort.sweep(list(product(writes, ("unavailable", "lost", "unknown")))):
+            world, store = await claimed(action, at(write, outcome))
+            result = await world.session(store).send("pay again")
+            equal(result.text, "did pay again", f"the next turn after a {action} whose write {write} was {outcome}")
+            await world.check({"self": result})
+            await world.stores.close()
 
 
 # --- heartbeats, and all orders ---
@@ -384,15 +386,21 @@ async def failed_claim_blocks_nobody(bench: Bench) -> None:
 @law("protocol-heartbeat-conflicts-with-nobody", **NEEDS)
 async def heartbeat_conflicts_with_nobody(bench: Bench) -> None:
     """A heartbeat at any moment of a turn does not conflict with its own runner."""
-    number = 0
-    while True:
-        world, number = await new_world(bench), number + 1
+
+    async def begin() -> tuple[StoreWorld, Stores, SteppedProcess]:
+        world = await new_world(bench)
         process = SteppedProcess("paused", world.journal)
         store = world.store("paused", process.journal)
         await process.start(world.session(store).send("pay a"))
+        return world, store, process
+
+    world, _, process = await begin()
+    await process.finish()
+    await world.stores.close()
+    for number in bench.effort.sweep(range(1, len(process.calls) + 1)):
+        world, store, process = await begin()
         standing = await process.until(number)
-        if standing:
-            world.clock.advance(Lease().heartbeat)
+        world.clock.advance(Lease().heartbeat)
         runner = store.ownership.running.get(SESSION)
         beat = None if runner is None or not standing else asyncio.create_task(runner.journal.beat())
         await asyncio.sleep(0)
@@ -404,8 +412,6 @@ async def heartbeat_conflicts_with_nobody(bench: Bench) -> None:
         equal(found and (found.head.status, found.head.lease), ("idle", None), "status and lease after the turn")
         await world.check({"paused": result})
         await world.stores.close()
-        if not standing:
-            return
 
 
 @law("protocol-two-turns-in-any-order", **NEEDS)
@@ -417,6 +423,6 @@ async def two_turns_in_any_order(bench: Bench) -> None:
         return await new_world(bench, programs=programs, slow_switches=True)
 
     try:
-        await Explorer("two turns", ("A", "B"), make, Bounds(switches=1, runs=60)).explore()
+        await Explorer("two turns", ("A", "B"), make, Bounds(switches=1), choose=bench.effort.sweep).explore()
     except AssertionError as error:
         raise broken(str(error).partition("\n")[0]) from error

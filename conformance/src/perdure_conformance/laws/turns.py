@@ -24,16 +24,12 @@ from perdure_conformance.laws.world import (
     NEEDS,
     StoreWorld,
     at_every_call,
-    is_atomic,
     lapsed,
     needed,
     new_world,
     resume,
     send,
 )
-
-MOST = 60
-"""More writes than any turn here makes."""
 
 
 async def new_desk(bench: Bench) -> Desk:
@@ -43,16 +39,17 @@ async def new_desk(bench: Bench) -> Desk:
 
 async def cut_at_every_write(bench: Bench, *outcomes: str) -> None:
     """Let the n-th write of a turn go wrong, for every n, and another process finish it."""
+    undisturbed = Interception()
+    desk = await new_desk(bench)
+    await desk.lives(undisturbed)
+    await desk.check("undisturbed")
+    await desk.stores.close()
     for outcome in outcomes:
-        for number in range(1, MOST):
+        for number in bench.effort.sweep(range(1, len(undisturbed.calls) + 1)):
             desk = await new_desk(bench)
-            was_cut = await desk.lives(at(number, outcome))
-            await desk.check(f"after write {number} was {outcome}" if was_cut else "undisturbed")
+            await desk.lives(at(number, outcome))
+            await desk.check(f"after write {number} was {outcome}")
             await desk.stores.close()
-            if not was_cut:
-                break
-        else:
-            raise broken(f"a turn made more than {MOST} writes")
 
 
 @law("turn-comes-out-whole-wherever-it-is-cut", **LONGER)
@@ -133,7 +130,7 @@ async def has_one_runner(bench: Bench) -> None:
     async def other(world: StoreWorld) -> Any:
         return await world.session(world.fresh("other")).resume()
 
-    await at_every_call(make, resume, other, atomic=is_atomic(bench))
+    await at_every_call(bench, make, resume, other)
 
 
 @law("turn-of-a-stale-owner-writes-nothing", **NEEDS)
@@ -144,7 +141,7 @@ async def stale_owner_writes_nothing(bench: Bench) -> None:
         texts = [record["message"]["content"] for record in await world.transcript()]
         needed(texts.count("pay a") <= 1, f"the turn is in the transcript {texts.count('pay a')} times")
 
-    await at_every_call(lambda: new_world(bench), send("pay a"), lapsed("later"), check, atomic=is_atomic(bench))
+    await at_every_call(bench, lambda: new_world(bench), send("pay a"), lapsed("later"), check)
 
 
 @law("turn-input-is-taken-once", **NEEDS)
@@ -159,8 +156,12 @@ async def input_is_taken_once(bench: Bench) -> None:
 @law("turn-queued-input-is-not-lost", **LONGER)
 async def queued_input_is_not_lost(bench: Bench) -> None:
     """An input that was accepted while a turn ran is in the transcript, once, wherever the process dies then."""
+    undisturbed = Interception()
+    desk = await new_desk(bench)
+    await _queue_and_die(desk, undisturbed)
+    await desk.stores.close()
     for outcome in ("die-before", "die-after"):
-        for number in range(1, MOST):
+        for number in bench.effort.sweep(range(1, len(undisturbed.calls) + 1)):
             desk = await new_desk(bench)
             accepted, died = await _queue_and_die(desk, at(number, outcome))
             where = f"cut at write {number} ({outcome})"
@@ -176,8 +177,6 @@ async def queued_input_is_not_lost(bench: Bench) -> None:
             )
             holds("later" in texts or not accepted, f"{where}: the queued input was accepted, and is lost: {texts}")
             await desk.stores.close()
-            if not died:
-                break
 
 
 async def _queue_and_die(desk: Desk, cut: Interception) -> tuple[bool, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -79,40 +79,56 @@ def needed(condition: object, message: str) -> None:
 
 
 async def at_every_call(
+    bench: Bench,
     make: Make,
     program: Program,
     meanwhile: Meanwhile,
     check: Check | None = None,
     *,
-    atomic: bool,
     inner: Callable[[Journal], Journal] = lambda journal: journal,
     since: Callable[[], bool] = lambda: True,
 ) -> None:
     """Stop a program before each of its calls in turn, let others go on, and check the promises after its end.
 
     Args:
+        bench: Says how many of the calls are tried.
         make: Makes a world where the program begins.
         program: What is stopped.
         meanwhile: What others do then.
         check: More to check; it sees the writes that the program had made when it was stopped.
-        atomic: Whether the program sees an atomic journal.
         inner: Wraps the journal of the program.
         since: Whether it has come far enough to be stopped.
     """
-    number = 0
-    while True:
-        world, number = await make(), number + 1
-        process = SteppedProcess("paused", inner(world.journal), atomic=atomic)
+
+    async def begin() -> tuple[StoreWorld, SteppedProcess]:
+        world = await make()
+        process = SteppedProcess("paused", inner(world.journal), atomic=is_atomic(bench))
         await process.start(program(world, world.store("paused", process.journal)))
-        if not await process.until(number):
-            await ended(process.finish())
-            needed(number > 2, "the program that was to be stopped made no calls of its store")
-            return
-        if since():
+        return world, process
+
+    world, process = await begin()
+    numbers = [number async for number in _stops(process) if since()]
+    writes = [
+        number for number in numbers if process.calls[number - 1].kind == "write"
+    ]  # what it knows may be stale then
+    needed(len(process.calls) > 1, "the program that was to be stopped made no calls of its store")
+    await world.stores.close()
+    for number in bench.effort.sweep(numbers, telling=writes):
+        world, process = await begin()
+        if await process.until(number):
             await _while_it_stands(world, process, number, meanwhile, check)
-        else:
-            await process.kill()
+        else:  # calls that it makes at once may come in another number
+            await ended(process.finish())
         await world.stores.close()
+
+
+async def _stops(process: SteppedProcess) -> AsyncIterator[int]:
+    """Let a process run, and return the number of each of its calls while it stands before it."""
+    number = 1
+    while await process.until(number):
+        yield number
+        number += 1
+    await ended(process.finish())
 
 
 async def _while_it_stands(

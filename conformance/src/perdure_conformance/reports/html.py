@@ -163,7 +163,8 @@ def _rows(laws: list[LawData]) -> Iterator[str]:
 def _cell(law: LawData | None) -> str:
     if law is None:
         return "<td></td>"
-    mark, said = MARKS[law.outcome], f"{law.id}: {law.outcome}{f', {law.message}' if law.message else ''}"
+    remarks = [law.message, f"at {law.tried} of {law.points} points" if law.points else ""]
+    mark, said = MARKS[law.outcome], ", ".join([f"{law.id}: {law.outcome}", *filter(None, remarks)])
     shown = f'<a href="#{escape(law.id)}">{mark}</a>' if law.failure is not None else mark
     return f'<td class="{_class(law.outcome)}" title="{escape(said)}">{shown}</td>'
 
@@ -177,14 +178,12 @@ def _not_tested(report: Report) -> Iterator[str]:
 def _how(report: Report) -> Iterator[str]:
     versions, profile = report.versions, report.profile
     seeds = ", ".join(map(str, profile.seeds))
+    how = f"{profile.rounds} rounds, {profile.examples} examples, {profile.points or 'all'} points of a sweep"
     rows = (
         ("kit", f"perdure-conformance {versions.kit}"),
         ("contract", f"{versions.contract}, of perdure {versions.perdure}"),
         ("Python", versions.python),
-        (
-            "profile",
-            f"{profile.name}: {profile.rounds} rounds, {profile.examples} examples, {profile.max_time:g} s at most",
-        ),
+        ("profile", f"{profile.name}: {how}, {profile.max_time:g} s at most"),
         ("seeds", seeds),
         ("began", report.started_at.isoformat(timespec="seconds")),
         ("took", f"{report.seconds:.1f} s"),

@@ -101,6 +101,8 @@ class LawData(Data):
         message: Why it failed, was not claimed or was not run; empty if it passed.
         rounds: How often it was tried.
         seconds: How long that took.
+        tried: At how many points it stopped or failed a call; 0 for a law that does not sweep over such.
+        points: How many such points there were.
         excuse: Its entry among the known failures.
         failure: How it failed.
     """
@@ -116,6 +118,8 @@ class LawData(Data):
     message: str
     rounds: int
     seconds: float
+    tried: int = 0
+    points: int = 0
     excuse: ExcuseData | None
     failure: FailureData | None
 
@@ -153,6 +157,7 @@ class ProfileData(Data):
     Attributes:
         name: The profile.
         examples: How many cases a law draws that is tried on many.
+        points: How many points of each sweep are tried; `None`: each.
         rounds: How often every law was to be tried.
         seeds: The seed of each round.
         max_time: The limit of the whole check, in seconds.
@@ -160,6 +165,7 @@ class ProfileData(Data):
 
     name: str
     examples: int
+    points: int | None = None
     rounds: int
     seeds: tuple[int, ...]
     max_time: float

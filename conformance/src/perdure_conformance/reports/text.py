@@ -57,7 +57,8 @@ def _heading(report: Report) -> str:
     return (
         f"perdure-conformance {versions.kit} on {report.target}\n"
         f"perdure {versions.perdure}, contract {versions.contract}, Python {versions.python}; profile {profile.name}: "
-        f"{profile.rounds} round{'s'[: profile.rounds != 1]}, {profile.examples} examples, seed {seeds}"
+        f"{profile.rounds} round{'s'[: profile.rounds != 1]}, {profile.examples} examples, "
+        f"{profile.points or 'all'} points of a sweep, seed {seeds}"
     )
 
 
@@ -94,7 +95,12 @@ def _excuse_problem(law: LawData) -> str:
 
 
 def _every_law(laws: Iterable[LawData]) -> str:
-    return section("laws", [(law.id, str(law.outcome), law.message.partition("\n")[0]) for law in laws])
+    return section("laws", [(law.id, str(law.outcome), _remark(law)) for law in laws])
+
+
+def _remark(law: LawData) -> str:
+    """Say why a law did not pass, or at how many of its stopping points one did."""
+    return law.message.partition("\n")[0] or (f"at {law.tried} of {law.points} points" if law.points else "")
 
 
 def _areas(laws: Iterable[LawData]) -> str:

@@ -1,0 +1,51 @@
+"""How much of a sweep is tried: each of its points, or some of them, spread evenly and the same ones each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it, without their whole part, fall into the widest gap that is left: each sweep of a law begins elsewhere."""
+
+
+@dataclass(slots=True)
+class Effort:
+    """What one trial of a law may try, and what it tried.
+
+    A sweep is a law's way through all places at which something can happen: a process is stopped before its n-th call, or
+    its n-th write fails, for every n.
+
+    Attributes:
+        most: How many points of a sweep are tried; `None`: each.
+        tried: How many points were tried so far.
+        points: How many there were.
+    """
+
+    most: int | None = None
+    tried: int = 0
+    points: int = 0
+    _sweeps: int = field(default=0, init=False)
+
+    def sweep(self, points: Sequence[T], *, telling: Sequence[T] = ()) -> list[T]:
+        """Return the points of a sweep that are to be tried, in order, and note how many of how many.
+
+        Args:
+            points: All points, in order.
+            telling: Those of them that tell most; where not all points are tried, only these are, if there are enough.
+        """
+        count = len(points) if self.most is None else min(self.most, len(points))
+        chosen = telling if count < len(points) and len(telling) >= count else points
+        shift = self._sweeps * GOLDEN % 1
+        self._sweeps += 1
+        self.tried += count
+        self.points += len(points)
+        if count == len(points):
+            return list(points)
+        *others, last = chosen  # the last one ends what was begun: it is always tried
+        step = len(others) / max(count - 1, 1)
+        return [*(others[int((number + shift) * step)] for number in range(count - 1)), last]
