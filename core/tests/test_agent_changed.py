@@ -9,7 +9,7 @@ from core.tests.processes import another, die_at
 
 from perdure import Agent, AgentStore, ToolCall, tool
 from perdure.errors import AgentChangedError, InvalidArgumentError, TurnFailedError
-from perdure.models import ScriptedModel
+from perdure.models import ModelError, ScriptedModel
 from perdure.runtime.agent import OnChange
 from perdure_conformance.interception import Interception
 
@@ -130,6 +130,47 @@ async def test_a_call_whose_tool_is_gone_stops_the_turn(store: AgentStore, polic
     result = await agent(store).session("s").resume()
     assert result is not None
     assert [message.text for message in result.messages] == ["go", "", "seen", "done"]
+
+
+@pytest.mark.parametrize("mended", [[look], [look, sign]], ids=["the release before", "a new release"])
+async def test_a_mended_release_tries_a_failed_turn_once_by_itself(any_store: AgentStore, mended: list[Any]) -> None:
+    """It need not know that there is something to resume; one that fails as well says so from then on."""
+    await begun(any_store)
+    broken = agent(any_store, tools=[])
+    with pytest.raises(AgentChangedError, match="no tool 'look'"):
+        await broken.session("s").send("next")
+    before = await any_store.checkpoints.load("s")
+    for _ in range(2):
+        with pytest.raises(TurnFailedError):
+            await broken.session("s").send("next")
+    assert await any_store.checkpoints.load("s") == before
+    with pytest.raises(AgentChangedError, match="no tool 'look'"):
+        await agent(any_store, tools=[sign]).session("s").send("next")
+    with pytest.raises(TurnFailedError, match="after 3 attempt"):
+        await agent(any_store, tools=[sign]).session("s").send("next")
+    result = await agent(any_store, tools=mended).session("s").send("next")
+    assert result.text == "more"
+    texts = [message.text for message in await agent(any_store).session("s").load()]
+    assert texts == ["go", "", "seen", "done", "next", "more"]
+
+
+async def test_a_mended_release_that_forbids_changes_says_so(store: AgentStore) -> None:
+    await begun(store)
+    with pytest.raises(AgentChangedError, match="no tool 'look'"):
+        await agent(store, tools=[]).session("s").send("next")
+    before = await store.checkpoints.load("s")
+    with pytest.raises(AgentChangedError, match="are not those that the turn began with"):
+        await agent(store, tools=[look, sign], on_change="error").session("s").send("next")
+    assert await store.checkpoints.load("s") == before
+    assert (await agent(store, on_change="error").session("s").send("next")).text == "more"
+
+
+async def test_a_release_that_was_the_first_to_fail_has_tried(store: AgentStore) -> None:
+    broken = agent(store, model=ScriptedModel([]))
+    with pytest.raises(ModelError):
+        await broken.session("s").send("go")
+    with pytest.raises(TurnFailedError, match="after 1 attempt"):
+        await broken.session("s").send("next")
 
 
 async def test_a_gated_call_whose_tool_is_gone(store: AgentStore) -> None:

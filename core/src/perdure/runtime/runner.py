@@ -103,7 +103,7 @@ class Runner:
         changed = dialogue.agent.changed_since(head)
         begins = head.attempts == 0  # it was submitted, or came after another: this is its start
         # At the start, too: the time in which the input waited is not one in which the turn ran.
-        resumed = [entry("resumed", stamp(store.clock.now()), attempt=head.attempts + 1)]
+        resumed = [_resumption(head, dialogue.agent.fingerprint, stamp(store.clock.now()))]
         state = TurnState.of(head.run_id or "", [*found.entries, *resumed])  # first: a damaged turn is not taken
         journal = await OwnedJournal.take(
             *(store.ownership, store.checkpoints, found.key, found, lambda _: resumed),
@@ -429,6 +429,12 @@ def _resumed(head: CheckpointHead, fingerprint: str) -> CheckpointHead:
         failed=False,
         approval_ids=[],
     )
+
+
+def _resumption(head: CheckpointHead, fingerprint: str, at: str) -> Record:
+    """Return the entry of another life; it names the agent that lives it, if that is not the one of the head."""
+    said = entry("resumed", at, attempt=head.attempts + 1)
+    return said if fingerprint == head.fingerprint or head.attempts == 0 else said | {"fingerprint": fingerprint}
 
 
 def _may_pass(error: Exception) -> bool:

@@ -142,7 +142,8 @@ class Session:
             NotJsonError, RecordTooLargeError: The input cannot be stored; nothing was.
             LimitExceededError: The conversation has spent its limit; nothing was written.
             SessionAwaitingApprovalError: A pending turn waits for decisions; the input was not taken.
-            TurnFailedError: A pending turn failed in a way that a retry does not mend; the input was not taken.
+            TurnFailedError: A pending turn failed in a way that a retry does not mend, and this agent, by its fingerprint,
+                was the one that tried it last; the input was not taken.
             SessionBusyError: Somebody else runs the conversation; the input was not taken.
             SessionConflictError: Other records came into the transcript; the turn stays pending.
             Exception: What the model or a `PropagatingToolError` raises; the turn stays pending.

@@ -251,7 +251,7 @@ class Turns:
                 return found
             await self._require_own_scope()
             self.journal.require_own(found)
-            if found.head.failed and found.head.status != FINISHED:
+            if found.head.failed and found.head.status != FINISHED and self._has_tried(found):
                 raise TurnFailedError(
                     self.key, found.head.run_id or "", found.head.attempts, found.head.last_error or "unknown"
                 )
@@ -261,6 +261,12 @@ class Turns:
             except Exception as error:
                 error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
                 raise
+
+    def _has_tried(self, found: Checkpoint) -> bool:
+        """Whether this agent was the last to run a turn; another one may have what the turn has failed for lack of."""
+        lives = (item for item in reversed(found.entries) if item.get("kind") == "resumed")
+        tried: object = next(lives, {}).get("fingerprint", found.head.fingerprint)
+        return tried == self.agent.fingerprint
 
     async def _not_busy(self, call: Call) -> Checkpoint | None:
         """Read the turn journal; wait for a while, once for each input, if somebody else runs the conversation."""
