@@ -26,7 +26,7 @@ from perdure_conformance.laws import all_laws
 
 ROOT = Path(__file__).resolve().parent.parent
 
-INDEX = "# Home\n\nWhat it is.\n\n## Learn\n\n* [One](one.md): the first page\n\n## Look up\n\n* [Two](more/two.md)\n"
+INDEX = "# Home\n\nWhat it is.\n\n## Learn\n\n* [One](one.md): the first page\n\n## Look up\n\n### Much\n\n* [Two](more/two.md)\n"
 ONE = "# First\n\nThe first sentence of [one](more/two.md#part). Another.\n"
 TWO = "# Second\n\nThe second page.\n\n## Part\n\nText.\n"
 PAGES = {"index.md": INDEX, "one.md": ONE, "more/two.md": TWO}

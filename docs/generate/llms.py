@@ -2,11 +2,12 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.nav import Navigation
+from mkdocs.structure import StructureItem
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 _log = logging.getLogger("mkdocs.hooks.llms")
@@ -19,9 +20,15 @@ _LINK = re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
 
 def on_nav(nav: Navigation, **_: object) -> None:
     """Remember the sections and their pages."""
-    _sections[:] = [
-        (item.title, [page for page in item.children or () if isinstance(page, Page)]) for item in nav.items
-    ]
+    _sections[:] = [(item.title, list(_pages(item.children))) for item in nav.items if isinstance(item, Section)]
+
+
+def _pages(items: Iterable[StructureItem]) -> Iterator[Page]:
+    for item in items:
+        if isinstance(item, Page):
+            yield item
+        elif isinstance(item, Section):
+            yield from _pages(item.children)
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
@@ -44,10 +51,9 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 def _listing() -> Iterator[str]:
     for title, pages in _sections:
-        if pages:
-            yield f"## {title}\n"
-            yield from (_line(page) for page in pages)
-            yield ""
+        yield f"## {title}\n"
+        yield from (_line(page) for page in pages)
+        yield ""
 
 
 def _line(page: Page) -> str:
@@ -67,4 +73,4 @@ def first_sentence(markdown: str) -> str:
     if paragraph.startswith(("#", "|", "```", ":::", "* ", "- ")):
         return ""
     text = " ".join(_LINK.sub(r"\1", paragraph).split())
-    return re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0].rstrip(":")
+    return re.split(r"(?<=[.:]) (?=[A-Z`]|perdure )", text)[0].rstrip(":")
