@@ -19,6 +19,7 @@ from perdure.interchange.claude_blocks import (
 from perdure.interchange.claude_chains import Entry, chain, read_entries, sidechains
 from perdure.interchange.drafts import Draft, summary_record
 from perdure.interchange.notes import CHANGED, KEPT, Converted, Note
+from perdure.runtime.history import is_own
 from perdure.runtime.messages import RECORD_VERSION
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ OWN: Final = "claude"
 """The field of a record that has what only this format knows."""
 FOREIGN: Final = "claude."
 """How the kind of a record begins that holds a line which is no message of the conversation."""
+SAID: Final = ("role", "content", "tool_calls", "tool_call_id", "is_error")
+"""The fields of a message for which the format has a place."""
 CARRIED: Final = "perdure"
 """The field of a line that has what only our records know; and the type of a line that is one of our records."""
 
@@ -145,8 +148,9 @@ def _summary(
 
 def _records(entry: Entry, belongs: bool, pieces: dict[str, Record], notes: list[Note]) -> list[Record]:
     """Return the records that a line becomes."""
-    if entry.kind == CARRIED and isinstance(entry.value.get(CARRIED), dict):
-        return [entry.value[CARRIED]]
+    carried = entry.value.get(CARRIED)
+    if entry.kind == CARRIED and isinstance(carried, dict) and not is_own(carried):
+        return [carried]
     if not belongs or not entry.spoken or entry.value.get("isApiErrorMessage") is True:
         return [_foreign(entry)]
     if entry.kind == "user":
@@ -246,6 +250,7 @@ def _carried(entry: Entry, records: list[Record]) -> list[Record]:
 def _restored(record: Record, given: object) -> Record:
     if not isinstance(given, dict):
         return record
-    message = given.get("message") if isinstance(given.get("message"), dict) else {}
+    told = given.get("message")
+    rest = {key: value for key, value in told.items() if key not in SAID} if isinstance(told, dict) else {}
     restored = {key: value for key, value in given.items() if key not in ("v", "kind", OWN, "message")}
-    return record | restored | {"message": record["message"] | (message or {})}
+    return record | restored | {"message": record["message"] | rest}

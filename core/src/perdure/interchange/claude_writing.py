@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.interchange.claude_blocks import block_from_call, block_from_result, blocks, blocks_from_parts
-from perdure.interchange.claude_reading import CARRIED, FOREIGN, OWN
+from perdure.interchange.claude_reading import CARRIED, FOREIGN, OWN, SAID
 from perdure.interchange.notes import CHANGED, Converted, Note
 from perdure.runtime.history import is_own
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from perdure.contracts.records import Record
 
 _IDS: Final = uuid.UUID("6f0a1f3e-6a55-5d0c-9b57-5a8e4b1d9c11")
-_CONTENT: Final = ("role", "content", "tool_calls", "tool_call_id", "is_error")
 
 
 def claude_from_transcripts(session_id: str, parts: Sequence[Sequence[Record]], *, at: str) -> Converted[list[Record]]:
@@ -160,7 +159,7 @@ def _content(records: Sequence[Record]) -> Any:
 def _without_content(record: Record) -> Record:
     """Return what the format has no place for."""
     left = {key: value for key, value in record.items() if key not in (OWN, "message")}
-    return left | {"message": {key: value for key, value in record["message"].items() if key not in _CONTENT}}
+    return left | {"message": {key: value for key, value in record["message"].items() if key not in SAID}}
 
 
 def _own(record: Record) -> Record:

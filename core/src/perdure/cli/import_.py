@@ -1,0 +1,95 @@
+"""`perdure import`: conversations from a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import IO, Annotated, Literal
+
+import typer
+
+from perdure.cli.copy import tell
+from perdure.cli.exit_codes import ExitCode
+from perdure.cli.export import NOTES_SHOWN
+from perdure.cli.output import CommandError, JsonOption, print_json, say
+from perdure.cli.store_url import StoreOption, opened
+from perdure.interchange import ImportReport, import_claude, import_conversations, import_openai
+
+_CLAUDE = {"uuid", "parentUuid", "sessionId", "leafUuid", "isSidechain"}
+
+
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What to read; - is standard input.")],
+    store: StoreOption = None,
+    form: Annotated[
+        Literal["auto", "perdure", "openai", "claude"],
+        typer.Option("--format", help="auto: by what the first line looks like."),
+    ] = "auto",
+    session: Annotated[
+        str | None, typer.Option(help="The session id to give; openai needs one where the file names none.")
+    ] = None,
+    scope: Annotated[str | None, typer.Option(help="The scope to create the sessions for; not for perdure.")] = None,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Leave damaged lines out, and name them, instead of refusing the file.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read conversations from a file: an export of perdure, chat messages of OpenAI's form, or a Claude-shaped transcript.
+
+    Each conversation comes in whole or not at all, and the same file again changes nothing. What could not be carried over
+    as it was is named; if a conversation did not come in, or a part of the file was left out, the exit code is 1.
+    """
+    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as source:
+        report = asyncio.run(_import(store, source, form, session, scope, strict=not recover))
+    left = any(note.outcome == "left-out" for note in report.notes)
+    code = ExitCode.FOUND if report.not_copied or left else ExitCode.DONE
+    if as_json:
+        print_json("import", asdict(report) | {"complete": report.complete}, code=code)
+    else:
+        _tell(report)
+    raise typer.Exit(code)
+
+
+async def _import(
+    url: str | None, file: IO[bytes], form: str, session: str | None, scope: str | None, *, strict: bool
+) -> ImportReport:
+    first = file.readline()
+    kind = _looks_like(first) if form == "auto" else form
+    if kind == "perdure" and (session is not None or scope is not None):
+        problem = "an export of perdure names its sessions and their scopes"
+        raise CommandError(problem, "Leave --session and --scope out.", ExitCode.CANNOT)
+    async with opened(url, must_exist=False) as store:
+        if kind == "openai":
+            return await import_openai(store, first + file.read(), session_id=session, scope=scope, strict=strict)
+        lines = chain([first], file)
+        if kind == "claude":
+            return await import_claude(store, lines, session_id=session, scope=scope, strict=strict)
+        return await import_conversations(store, lines)
+
+
+def _looks_like(first: bytes) -> str:
+    """Return the format of which a first line could be."""
+    try:
+        value = json.loads(first)
+    except ValueError:
+        return "openai"  # a list or an object over several lines
+    if not isinstance(value, dict):
+        return "openai"
+    if value.get("type") == "export":
+        return "perdure"
+    return "claude" if _CLAUDE & value.keys() else "openai"
+
+
+def _tell(report: ImportReport) -> None:
+    tell(report, "imported")
+    for name in report.sessions[:NOTES_SHOWN]:
+        say(f"  session {name}", style="dim")
+    for note in report.notes[:NOTES_SHOWN]:
+        say(f"  {note}", style="yellow")
+    if len(report.notes) > NOTES_SHOWN:
+        say(f"  and {len(report.notes) - NOTES_SHOWN} more; --json names all", style="dim")
