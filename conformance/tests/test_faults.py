@@ -38,6 +38,7 @@ def test_a_planted_fault_is_caught(fault: Fault, law: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("fault", "law"), PLANTED)
 def test_a_planted_fault_is_caught_with_any_seed(fault: Fault, law: str) -> None:
     for seed in SEEDS:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from perdure_conformance.cli import application
 from perdure_conformance.grading import Clean, Grading
 from perdure_conformance.laws import all_laws
+from perdure_conformance.profiles import PROFILES
 from perdure_conformance.reports.grade import Grade, PlantedData, grade_text
 from perdure_conformance.resolve import Named
 from perdure_conformance.target import Target
@@ -56,7 +57,7 @@ class Store:
 
 
 def graded(*planted: Store, seeds: int = 2, clean: Clean | None = None) -> Grade:
-    return Grading(planted, range(seeds), examples=2, clean=clean, laws=LAWS).run()
+    return Grading(planted, range(seeds), PROFILES["quick"], clean=clean, laws=LAWS).run()
 
 
 def only(grade: Grade) -> PlantedData:
@@ -75,7 +76,10 @@ def test_a_store_is_caught_by_its_own_law_with_every_seed() -> None:
     assert catch.calls >= 2  # a write, and one more that should have been refused
     assert "expected VersionConflictError" in catch.message
     assert grade.exit_code == 0
-    assert "1 caught by each law that is named for them, 1 by any law (100.0 %)" in grade_text(grade)
+    assert (
+        "1 planted store, 2 seeds, profile quick: 1 caught by each law that is named for it, 1 by any law (100.0 %)"
+        in grade_text(grade)
+    )
 
 
 def test_a_store_that_another_law_catches_is_missed_by_its_own() -> None:
@@ -96,7 +100,10 @@ def test_a_law_that_misses_counts_though_another_of_its_own_catches() -> None:
 def test_a_right_store_is_caught_by_none() -> None:
     grade = graded(Store("right", (PASSES,), RIGHT), seeds=1)
     assert (only(grade).caught, only(grade).others, grade.exit_code) == (0, (), 1)
-    assert "0 caught by each law that is named for them, 0 by any law (0.0 %)" in grade_text(grade)
+    assert (
+        "1 planted store, 1 seed, profile quick: 0 caught by each law that is named for it, 0 by any law (0.0 %)"
+        in grade_text(grade)
+    )
 
 
 def test_a_store_that_hangs_is_caught_in_a_short_time() -> None:
@@ -109,7 +116,7 @@ def test_a_right_store_raises_no_alarm() -> None:
     grade = graded(clean=Clean(Named("right", RIGHT), seeds=3, rounds=2))
     assert grade.clean is not None
     assert (grade.clean.trials, grade.clean.alarms, grade.exit_code) == (3 + 2 * 2, (), 0)
-    assert "right: 1 laws with 3 seeds each, 2 laws 2 times each: 0 false alarms in 7 trials" in grade_text(grade)
+    assert "right: 1 law with 3 seeds, 2 laws 2 times: 0 false alarms in 7 trials" in grade_text(grade)
 
 
 def test_a_law_that_fails_on_the_right_store_is_a_false_alarm() -> None:
@@ -147,9 +154,9 @@ def test_what_is_caught_ends_with_0_and_is_written(folder: Path) -> None:
 
 def test_one_of_them_alone(folder: Path) -> None:
     by_law = run("--faults", "graded_stores:MISSED", "--only", CATCHES)
-    assert (by_law.exit_code, "1 planted stores" in by_law.output) == (0, True), by_law.output
+    assert (by_law.exit_code, "1 planted store," in by_law.output) == (0, True), by_law.output
     by_name = run("--faults", "graded_stores:MISSED", "--only", "broken")
-    assert (by_name.exit_code, "1 planted stores" in by_name.output) == (0, True), by_name.output
+    assert (by_name.exit_code, "1 planted store," in by_name.output) == (0, True), by_name.output
 
 
 @pytest.mark.parametrize(
@@ -163,6 +170,7 @@ def test_one_of_them_alone(folder: Path) -> None:
         (["--faults", "graded_stores:UNKNOWN"], 2, "'no-such-law', which there is not"),
         (["--faults", "graded_stores:STORES", "--only", "nothing"], 2, "of the name 'nothing'"),
         (["--faults", "graded_stores:STORES", "--clean", "1", "--right", "nosuch"], 2, "nosuch"),
+        (["--faults", "graded_stores:STORES", "--profile", "slow"], 2, "there is no profile 'slow'"),
         (["--faults", "graded_stores:NONE"], 3, "graded in"),
     ],
 )
@@ -175,4 +183,4 @@ def test_wrong_use_and_nothing_to_try(words: list[str], code: int, told: str) ->
 def test_the_stores_of_the_project_are_the_default_in_its_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
     ran = run("--only", "ReversesBatches")
-    assert (ran.exit_code, "1 planted stores" in ran.output) == (0, True), ran.output
+    assert (ran.exit_code, "1 planted store," in ran.output) == (0, True), ran.output

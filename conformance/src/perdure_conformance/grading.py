@@ -11,6 +11,7 @@ from typing import Protocol
 
 from perdure_conformance.checking import versions
 from perdure_conformance.laws.register import Law, all_laws
+from perdure_conformance.profiles import Profile
 from perdure_conformance.reports.grade import AlarmData, CatchData, CleanData, Grade, PlantedData
 from perdure_conformance.reports.model import ExitCode
 from perdure_conformance.resolve import Named
@@ -70,7 +71,7 @@ class Grading:
     Attributes:
         planted: The planted stores.
         seeds: The seeds to try each with.
-        examples: How many cases a law draws that is tried on many.
+        profile: How much of a law is tried.
         clean: A store that is right; `None`: none.
         laws: All laws that there are.
         listener: Hears of the progress.
@@ -78,7 +79,7 @@ class Grading:
 
     planted: Sequence[Planted]
     seeds: Sequence[int]
-    examples: int
+    profile: Profile
     clean: Clean | None = None
     laws: Sequence[Law] = field(default_factory=all_laws)
     listener: Listener = lambda number, total, name: None
@@ -95,7 +96,7 @@ class Grading:
         clean = None if self.clean is None else self._clean(self.clean)
         grade = Grade(
             versions=versions(),
-            examples=self.examples,
+            profile=self.profile.name,
             seeds=tuple(self.seeds),
             started_at=started_at,
             seconds=round(time.perf_counter() - began, 3),
@@ -134,7 +135,10 @@ class Grading:
 
     def _trial(self, planted: Planted, law: Law, seed: int) -> Verdict:
         limited = replace(law, timeout=HUNG) if planted.hangs else law
-        return run_law(planted.target(), limited, seed=seed, examples=self.examples)
+        return self._run(planted.target(), limited, seed)
+
+    def _run(self, target: Target, law: Law, seed: int) -> Verdict:
+        return run_law(target, law, seed=seed, examples=self.profile.examples, points=self.profile.points)
 
     # --- a right store ---
 
@@ -142,7 +146,7 @@ class Grading:
         trials, alarms = 0, []
         for number, law in enumerate(self.laws, 1):
             for seed in range(clean.rounds if law.cases is None else clean.seeds):
-                verdict = run_law(clean.named.target, law, seed=seed, examples=self.examples)
+                verdict = self._run(clean.named.target, law, seed)
                 if verdict.outcome in (Outcome.NOT_CLAIMED, Outcome.NOT_RUN):
                     break
                 trials += 1

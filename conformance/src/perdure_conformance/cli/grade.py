@@ -15,7 +15,7 @@ from perdure.contracts.store import describe
 from perdure_conformance.cli.output import Progress, refuse, show
 from perdure_conformance.grading import Clean, Grading, Planted
 from perdure_conformance.laws.register import all_laws
-from perdure_conformance.profiles import PROFILES
+from perdure_conformance.profiles import PROFILES, Profile
 from perdure_conformance.reports.grade import grade_text
 from perdure_conformance.resolve import TargetError, find_target
 
@@ -35,6 +35,7 @@ def command(
         list[str] | None,
         typer.Option(help="Try this planted store alone, or those of this law; may be given several times."),
     ] = None,
+    profile: Annotated[str, typer.Option(help=f"How much of a law to try: {', '.join(PROFILES)}.")] = "quick",
     seeds: Annotated[int, typer.Option(min=1, help="With how many seeds to try each planted store, from 0 on.")] = 1,
     clean: Annotated[
         int, typer.Option(min=0, help="With how many seeds to try the laws that draw cases on a store that is right.")
@@ -54,7 +55,7 @@ def command(
         grading = Grading(
             planted=chosen,
             seeds=range(seeds),
-            examples=PROFILES["quick"].examples,
+            profile=_profile(profile),
             clean=_clean(right, clean, rounds) if clean else None,
             listener=progress.noted,
         )
@@ -98,6 +99,12 @@ def _checked(one: Any) -> Planted:
         raise ValueError(f"{one.name} names the law {unknown[0]!r}, which there is not")
     planted: Planted = one
     return planted
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        refuse(f"there is no profile {name!r}, only {', '.join(PROFILES)}")
+    return PROFILES[name]
 
 
 def _chosen(planted: Sequence[Planted], only: Iterable[str] | None) -> Sequence[Planted]:

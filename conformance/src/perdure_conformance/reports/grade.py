@@ -84,7 +84,7 @@ class Grade(Data):
     Attributes:
         schema_version: The version of this form.
         versions: What was graded.
-        examples: How many cases a law drew that is tried on many.
+        profile: How much of a law was tried.
         seeds: The seeds that each planted store was tried with.
         started_at: When it began.
         seconds: How long it took.
@@ -95,7 +95,7 @@ class Grade(Data):
 
     schema_version: Literal["perdure-conformance-grade/1"] = SCHEMA
     versions: Versions
-    examples: int
+    profile: str
     seeds: tuple[int, ...]
     started_at: datetime
     seconds: float
@@ -147,8 +147,8 @@ def _ends(grade: Grade) -> list[str]:
         caught = sum(map(grade.caught_by_any, grade.planted))
         count = len(grade.planted)
         ends.append(
-            f"{count} planted stores, {len(grade.seeds)} seeds each: {own} caught by each law that is named for them, "
-            f"{caught} by any law ({100 * caught / count:.1f} %)"
+            f"{counted(count, 'planted store')}, {counted(len(grade.seeds), 'seed')}, profile {grade.profile}: {own} caught by each law that is named for "
+            f"{'it' if count == 1 else 'them'}, {caught} by any law ({100 * caught / count:.1f} %)"
         )
     ends += [
         f"{planted.name}: other laws caught it: {', '.join(dict.fromkeys(planted.others))}"
@@ -158,9 +158,15 @@ def _ends(grade: Grade) -> list[str]:
     if grade.clean is not None:
         clean = grade.clean
         ends.append(
-            f"{clean.target}: {clean.drawn} laws with {clean.seeds} seeds each, {clean.fixed} laws {clean.rounds} times each: "
-            f"{len(clean.alarms)} false alarms in {clean.trials} trials"
+            f"{clean.target}: {counted(clean.drawn, 'law')} with {counted(clean.seeds, 'seed')}, "
+            f"{counted(clean.fixed, 'law')} {counted(clean.rounds, 'time')}: "
+            f"{counted(len(clean.alarms), 'false alarm')} in {counted(clean.trials, 'trial')}"
         )
         ends += [f"FALSE ALARM {alarm.law}, seed {alarm.seed}\n  {alarm.message}" for alarm in clean.alarms]
     ends.append(f"graded in {grade.seconds:.1f} s")
     return ends
+
+
+def counted(number: int, name: str) -> str:
+    """Return a number of things, by the name of one."""
+    return f"{number} {name}{'s'[: number != 1]}"
