@@ -17,6 +17,7 @@ from perdure.contracts.checkpoints import (
     SettledHead,
     StoredCheckpoint,
 )
+from perdure.contracts.findings import Finding
 from perdure.contracts.hookspecs import hookimpl
 from perdure.contracts.ids import conversation_of, safe_id
 from perdure.contracts.records import Page, Record
@@ -97,6 +98,7 @@ __all__ = [
     "Clock",
     "Decision",
     "Delete",
+    "Finding",
     "Head",
     "Host",
     "InvalidArgumentError",

@@ -56,7 +56,7 @@ def list_(
 
 
 async def _list(url: str | None, filters: dict[str, Any]) -> tuple[Found[Approval], list[dict[str, Any]]]:
-    async with opened(url) as store:
+    async with opened(url, reading=True) as store:
         try:
             page = await store.approvals.list(**filters)
             found = Found(list(page.items), cursor=page.cursor)
@@ -131,7 +131,7 @@ def show(approval: ApprovalId, store: StoreOption = None, as_json: JsonOption = 
 
 
 async def _show(url: str | None, approval_id: str) -> dict[str, Any]:
-    async with opened(url) as store:
+    async with opened(url, reading=True) as store:
         found = await store.approvals.get(approval_id)
         if found is None:
             raise ApprovalNotFoundError(approval_id)

@@ -14,7 +14,7 @@ from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.ids import conversation_of, is_session_id, safe_id
 from perdure.contracts.sessions import Transcript
 from perdure.conversation import approvals_of
-from perdure.errors import PerdureError, StoreCorruptedError
+from perdure.errors import StoreCorruptedError
 
 _RUN = ".run"
 
@@ -101,11 +101,11 @@ async def read_conversation(store: AgentStore, key: str) -> Conversation:
 
 async def _read_run(store: AgentStore, found: Conversation) -> None:
     """Take the run without a session that has the name, where no session has it."""
+    key = found.key + _RUN
     try:
-        found.journal = await store.checkpoints.load(found.key + _RUN)
-    except PerdureError as error:
-        if isinstance(error, StoreCorruptedError):
-            raise
-        return  # the name is too long for one
+        found.journal = await store.checkpoints.load(key)
+    except StoreCorruptedError:
+        found.key = key
+        raise
     if found.journal is not None:
-        found.key += _RUN
+        found.key = key

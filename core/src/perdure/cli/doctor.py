@@ -1,82 +1,157 @@
-"""`perdure doctor`: whether a store opens, and whether what it holds is whole."""
+"""`perdure doctor`: whether a store can be relied on, and whether what it holds is whole."""
 
 from __future__ import annotations
 
 import asyncio
 import pkgutil
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Annotated, TypeAlias
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from rich.status import Status
 
 from perdure import plugins
-from perdure.contracts.resources import Resources
-from perdure.contracts.store import describe
+from perdure.at_rest.encoded_journal import EncodedJournal
+from perdure.cli.codecs import codec_of_command
+from perdure.cli.examination import Examination
+from perdure.cli.exit_codes import ExitCode
+from perdure.cli.output import JsonOption, console, print_json, say
+from perdure.cli.store_url import StoreOption, UrlArgument, one_of, require_existing
+from perdure.contracts.findings import Finding
 from perdure.contracts.urls import StoreURL
-from perdure.errors import InvalidArgumentError, PerdureError, UnsupportedOperationError
-from perdure.opening import open_store
+from perdure.errors import UnsupportedOperationError
+from perdure.journal.contract import Journal
 
-Examination: TypeAlias = Callable[..., Iterable[tuple[str, bool]]]
-"""The function `doctor(url, *, salvage)` that a plugin module may have: what it found, and whether it still is damaged."""
+LookAtStore: TypeAlias = Callable[..., Iterable[Finding]]
+"""The function `doctor(url, *, salvage)` that a plugin module may have: it looks at what the store is made of."""
+ReadOnly: TypeAlias = Callable[[StoreURL], Journal]
+"""The function `read_only(url)` that it may have: a journal, not yet open, that makes and migrates nothing."""
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """What was found, and how much was looked at.
+
+    Attributes:
+        findings: What was found.
+        counts: How many sessions, records, runs and approvals were read and found to be whole; empty: none were read.
+        unread: How many were not read for want of the codec or key that wrote them.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    unread: int = 0
+
+    @property
+    def damaged(self) -> bool:
+        """Whether damage is left."""
+        return any(finding.damaged for finding in self.findings)
 
 
 def doctor(
-    url: Annotated[str, typer.Argument(help="URL of the store, for example file:conversations.")],
+    url: UrlArgument = None,
+    store: StoreOption = None,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Recover what is whole in damaged data. The damaged data is kept.")
+        bool,
+        typer.Option(
+            "--salvage", help="Recover what is whole in damaged data, where the store can. The damaged data is kept."
+        ),
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for findings: exit with 1.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Look for damage in a store, and exit with 1 if some is left, with 2 if the store cannot be looked at.
+    """Look at a store's settings, read everything in it, and exit with 1 if something is damaged.
 
-    Without --salvage nothing is repaired, and a store that is not there is never made.
+    Without --salvage nothing is changed: a store that is not there is not made, and none is migrated.
     """
-    try:
-        damaged = _examine(url, salvage=salvage)
-    except PerdureError as error:
-        text = f"{error}".rstrip(".") + "."
-        print(f"perdure doctor: {text}" if error.hint.rstrip(".") in text else f"perdure doctor: {text} {error.hint}")
-        raise typer.Exit(2) from None
-    except OSError as error:  # a folder that may not be listed, for example
-        print(f"perdure doctor: {describe(error)}")
-        raise typer.Exit(2) from None
-    if damaged is None:
-        print("The store opens. Its plugin cannot examine what is in it.")
-    elif damaged:
-        print("Damage is left." if salvage else "Damage was found. --salvage recovers what is whole.")
+    text = one_of(url, store)
+    found = _diagnose(text, salvage=salvage)
+    failed = found.damaged or found.unread or (strict and any(finding.warning for finding in found.findings))
+    code = ExitCode.FOUND if failed else ExitCode.DONE
+    if as_json:
+        findings = [finding._asdict() for finding in found.findings]
+        print_json("doctor", asdict(found) | {"findings": findings, "damaged": found.damaged}, code=code)
     else:
-        print("No damage is left." if salvage else "No damage was found.")
-    if damaged:
-        raise typer.Exit(1)
+        _print(found, salvage=salvage)
+    raise typer.Exit(code)
 
 
-def _examine(text: str, *, salvage: bool) -> bool | None:
-    """Say what is wrong, and return whether damage is left; `None` if the plugin has no examination."""
+def _diagnose(text: str, *, salvage: bool) -> Diagnosis:
+    require_existing(text)
     plugin = plugins.load(StoreURL.parse(text).scheme)
     url = plugin.check(StoreURL.parse(text))
-    _must_be_there(plugin, url)
-    examination: Examination | None = getattr(pkgutil.resolve_name(plugin.installed.module), "doctor", None)
-    if examination is None:
-        if salvage:
-            raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", "salvage")
-        asyncio.run(_open(text))
-        return None
-    left = False
-    for finding, damaged in examination(url, salvage=salvage):
-        print(finding)
-        left = left or damaged
-    return left
+    module = pkgutil.resolve_name(plugin.installed.module)
+    look: LookAtStore | None = getattr(module, "doctor", None)
+    read_only: ReadOnly | None = getattr(module, "read_only", None)
+    found = Diagnosis()
+    if look is not None:
+        found.findings.extend(Finding(*finding) for finding in look(url, salvage=salvage))
+    elif salvage:
+        raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", "salvage")
+    if read_only is None:
+        problem = f"{url}: what is in it was not read: its plugin offers no journal that only reads"
+        found.findings.append(Finding(problem, warning=True))
+        return found
+    asyncio.run(_read(read_only(url), found))
+    return found
 
 
-def _must_be_there(plugin: plugins.Plugin, url: StoreURL) -> None:
-    """Refuse a URL that is none of a store, and one whose file or directory is missing: opening would make it."""
-    resources = Resources()
-    stores = [plugin.make(part, url, resources) for part in plugins.HOOKS]  # none is opened
-    lasting = any(store is not None and store.capabilities.durable for store in stores)
-    if lasting and url.path and not url.hosts and not Path(url.path).exists():
-        raise InvalidArgumentError("url", f"names no store: {url.path} does not exist")
+async def _read(journal: Journal, found: Diagnosis) -> None:
+    """Read all that is in a journal, and add what is wrong with it."""
+    codec = codec_of_command()
+    journal = journal if codec is None else EncodedJournal(journal, codec)
+    known = [finding.text for finding in found.findings if finding.damaged]
+    examination = Examination(journal, known)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of settings, which were told before
+            await journal.open()
+        with _progress() as read:
+            async for finding in examination.findings():
+                read()
+                if finding is not None:
+                    found.findings.append(finding)
+    finally:
+        await journal.close()
+    found.counts, found.unread = dict(examination.counts), examination.unread
 
 
-async def _open(url: str) -> None:
-    async with open_store(url):
-        pass
+@contextmanager
+def _progress() -> Iterator[Callable[[], None]]:
+    """Tell on a terminal how many keys were read; the function is called after each."""
+    shown = console(stderr=True)
+    count = 0
+    with Status("reading", console=shown) if shown.is_terminal else _nothing() as status:
+
+        def read() -> None:
+            nonlocal count
+            count += 1
+            if status is not None and count % 50 == 0:
+                status.update(f"{count} keys read")
+
+        yield read
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+def _print(found: Diagnosis, *, salvage: bool) -> None:
+    for finding in found.findings:
+        style = "red" if finding.damaged else "yellow" if finding.warning else None
+        prefix = "DAMAGED  " if finding.damaged else "warning  " if finding.warning else "         "
+        say(f"{prefix}{finding.text}", style=style)
+    counts: dict[str, Any] = {name: found.counts.get(name, 0) for name in ("sessions", "records", "runs", "approvals")}
+    if found.counts:
+        names = "{sessions} sessions with {records} records, {runs} turn journals, {approvals} approvals"
+        say(f"Whole: {names.format(**counts)}.")
+    if found.unread:
+        say(f"{found.unread} were not read: they are encrypted or compressed. Give perdure --codec.", style="yellow")
+    if found.damaged:
+        say("Damage is left." if salvage else "Damage was found.", style="bold red")
+    else:
+        say("No damage is left." if salvage else "No damage was found.", style="bold green")

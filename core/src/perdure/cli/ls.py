@@ -54,7 +54,7 @@ def ls(
 async def _list(
     url: str | None, older_than: timedelta | None, filters: dict[str, Any]
 ) -> Found[SessionInfo] | Found[Transcript]:
-    async with opened(url) as store:
+    async with opened(url, reading=True) as store:
         before = None if older_than is None else _before(store.clock.now(), older_than)
         try:
             page = await store.sessions.list(before=before, **filters)

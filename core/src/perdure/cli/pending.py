@@ -42,10 +42,11 @@ def pending(
 
 
 async def _pending(url: str | None, agent: str | None) -> tuple[list[dict[str, Any]], list[str]]:
-    async with opened(url) as store:
+    async with opened(url, reading=True) as store:
         found = await _unended(store, agent)
         turns = [await turn_facts(store, info) for info in found.items]
-    return sorted(turns, key=lambda turn: turn["updated_at"]), found.damaged
+    damaged = found.damaged + [turn["damaged"] for turn in turns if turn["damaged"]]
+    return sorted(turns, key=lambda turn: turn["updated_at"]), damaged
 
 
 async def _unended(store: AgentStore, agent: str | None) -> Found[CheckpointInfo | Checkpoint]:

@@ -43,7 +43,7 @@ def show(
 
 
 async def _read(given: str, url: str | None, last: int | None) -> dict[str, Any]:
-    async with opened(url) as store:
+    async with opened(url, reading=True) as store:
         found = await read_conversation(store, key_of(given))
         found.require(given)
         start, records = await _records(store, found, last)

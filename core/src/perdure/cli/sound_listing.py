@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from perdure.contracts.store import Store
 from perdure.errors import StoreCorruptedError
-from perdure.journal.contract import Journal, JournalInfo, Part, Position
+from perdure.journal.contract import Journal, Part, Position
 from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
 
 T = TypeVar("T")
 
-_PAGE = 100
+PAGE: Final = 100
 
 
 @dataclass(slots=True)
@@ -52,14 +52,16 @@ async def sound(
         before: Only heads that were last written earlier.
     """
     found = Found[T]()
-    filters: dict[str, Any] = {"group": group, "status": status, "before": before}
-    async for info in _heads(error, *_journal_of(error, store), found.damaged, filters):
+    unreadable: list[StoreCorruptedError] = []
+    journal, part = _journal_of(error, store)
+    async for name in walk(journal, part, unreadable, group=group, status=status, before=before):
         try:
-            item = await load(info.id)
+            item = await load(name)
         except StoreCorruptedError as damage:
-            found.damaged.append(str(damage))
+            unreadable.append(damage)
         else:
             found.items.extend([] if item is None else [item])
+    found.damaged = [str(damage) for damage in unreadable]
     return found
 
 
@@ -74,26 +76,46 @@ def _journal_of(error: StoreCorruptedError, store: Store) -> tuple[Journal, Part
     raise error
 
 
-async def _heads(
-    first: StoreCorruptedError, journal: Journal, part: Part, damaged: list[str], filters: dict[str, Any]
-) -> AsyncIterator[JournalInfo]:
-    """Walk the heads of a part; a page that cannot be read is read head by head, and what is damaged is passed over."""
+async def walk(
+    journal: Journal,
+    part: Part,
+    damaged: list[StoreCorruptedError],
+    *,
+    group: str | None = None,
+    status: str | None = None,
+    before: datetime | None = None,
+) -> AsyncIterator[str]:
+    """Walk the ids of a part in their order. A page that cannot be read is read head by head.
+
+    Args:
+        journal: An open journal.
+        part: The part.
+        damaged: Takes what is damaged, and is passed over.
+        group: Only heads of this group.
+        status: Only heads of this status.
+        before: Only heads that were last written earlier.
+
+    Raises:
+        StoreCorruptedError: The damage does not tell where to go on.
+    """
     after: Position | None = None
-    limit = _PAGE
+    limit = PAGE
     while True:
         try:
-            page = await journal.scan(part, order="id", after=after, limit=limit, **filters)
+            page = await journal.scan(
+                part, group=group, status=status, before=before, order="id", after=after, limit=limit
+            )
         except StoreCorruptedError as error:
             if limit > 1:
                 limit = 1
                 continue
             if error.id is None:
-                raise first from error  # it does not say where to go on
-            damaged.append(str(error))
-            after, limit = Position(None, error.id), _PAGE
+                raise
+            damaged.append(error)
+            after, limit = Position(None, error.id), PAGE
             continue
         for info in page:
-            yield info
+            yield info.id
         if len(page) < limit:
             return
-        after, limit = Position(None, page[-1].id), _PAGE
+        after, limit = Position(None, page[-1].id), PAGE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pkgutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,12 +12,16 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perdure import plugins
+from perdure.at_rest.encoded_journal import EncodedJournal
 from perdure.bundle import AgentStore
 from perdure.cli.codecs import codec_of_command
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError
+from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.resources import Resources
 from perdure.contracts.urls import StoreURL
+from perdure.journal.contract import Journal
+from perdure.journal.stores import journal_stores
 from perdure.opening import open_store
 
 VARIABLE: Final = "PERDURE_STORE"
@@ -30,6 +36,17 @@ OwnStoreOption: TypeAlias = Annotated[
     typer.Option("--store", envvar=VARIABLE, metavar="URL", help=f"{_HELP} Default: the agent's own store."),
 ]
 """The same for commands that are given an agent, which may have a store of its own."""
+
+
+UrlArgument: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="[URL]", help="The store; the same as --store.", show_default=False)
+]
+"""The store as an argument, for commands about stores rather than about conversations."""
+
+
+def one_of(argument: str | None, option: str | None) -> str:
+    """Return the URL that was given as an argument, or else as the option or the variable."""
+    return given(option if argument is None else argument)
 
 
 def given(url: str | None) -> str:
@@ -48,12 +65,13 @@ def shown(url: str | None) -> str:
 
 
 @asynccontextmanager
-async def opened(url: str | None, *, must_exist: bool = True) -> AsyncIterator[AgentStore]:
+async def opened(url: str | None, *, must_exist: bool = True, reading: bool = False) -> AsyncIterator[AgentStore]:
     """Open the store of a command.
 
     Args:
         url: What `StoreOption` gave.
         must_exist: Whether a store that is not there is refused, and not made.
+        reading: Whether the command only reads: then a file that may not be written is opened as it is.
 
     Raises:
         CommandError: None is given, or it is not there.
@@ -62,24 +80,59 @@ async def opened(url: str | None, *, must_exist: bool = True) -> AsyncIterator[A
     text = given(url)
     if must_exist:
         require_existing(text)
+    if reading and (journal := _read_only(text)) is not None:
+        async with _open_journal(journal) as store:
+            yield store
+        return
     async with open_store(text, codec=codec_of_command()) as store:
         yield store
 
 
+def _read_only(text: str) -> Journal | None:
+    """Return a journal that only reads, where a URL names a file that may not be written and the plugin has such a one."""
+    url = StoreURL.parse(text)
+    if url.hosts or not url.path or os.access(url.path, os.W_OK):
+        return None
+    plugin = plugins.load(url.scheme)
+    make = getattr(pkgutil.resolve_name(plugin.installed.module), "read_only", None)
+    return None if make is None else make(plugin.check(url))
+
+
+@asynccontextmanager
+async def _open_journal(journal: Journal) -> AsyncIterator[AgentStore]:
+    codec = codec_of_command()
+    journal = journal if codec is None else EncodedJournal(journal, codec)
+    try:
+        await journal.open()
+        stores = journal_stores(journal)
+        yield AgentStore(sessions=stores.sessions, checkpoints=stores.checkpoints, approvals=stores.approvals)
+    finally:
+        await journal.close()
+
+
 def require_existing(text: str) -> None:
     """Refuse a URL whose file or directory is missing, since opening would make it, and one that keeps nothing."""
-    parsed = StoreURL.parse(text)
-    plugin = plugins.load(parsed.scheme)
-    url, resources = plugin.check(parsed), Resources()
-    stores = [plugin.make(part, url, resources) for part in plugins.HOOKS]  # none is opened
-    kept = [store.capabilities for store in stores if store is not None]
-    if url.hosts or any(one.shared and not one.durable for one in kept):
-        return
-    if not any(one.durable for one in kept):
+    url, kept = _declared(text)
+    if not url.hosts and not any(one.durable or one.shared for one in kept):
         raise CommandError(
             f"{url} keeps nothing when its process ends, so there is nothing to look at",
             "Name a store on a disk or a server.",
             ExitCode.CANNOT,
         )
-    if url.path and not Path(url.path).exists():
+    if not url.hosts and url.path and not Path(url.path).exists():
         raise CommandError(f"{url} names no store: {url.path} does not exist", "Correct the path.", ExitCode.CANNOT)
+
+
+def is_path(text: str) -> bool:
+    """Whether a URL names a file or a directory, there or not: neither a server, nor a socket, nor memory."""
+    url, kept = _declared(text)
+    return bool(url.path) and not url.hosts and any(one.durable for one in kept) and not Path(url.path).is_socket()
+
+
+def _declared(text: str) -> tuple[StoreURL, list[Capabilities]]:
+    """Return a URL, checked, and what its stores declare; none is opened."""
+    parsed = StoreURL.parse(text)
+    plugin = plugins.load(parsed.scheme)
+    url, resources = plugin.check(parsed), Resources()
+    stores = [plugin.make(part, url, resources) for part in plugins.HOOKS]
+    return url, [store.capabilities for store in stores if store is not None]

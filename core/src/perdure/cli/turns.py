@@ -21,6 +21,7 @@ from perdure.contracts.checkpoints import (
     CheckpointInfo,
 )
 from perdure.conversation import undecided
+from perdure.errors import StoreCorruptedError
 from perdure.runtime.turn_state import CallState, TurnState
 
 
@@ -28,8 +29,12 @@ async def turn_facts(store: AgentStore, found: Checkpoint | CheckpointInfo) -> d
     """Return what the head of a turn journal says of its turn, as JSON."""
     head, status = found.head, found.head.status
     waiting: Sequence[str] = ()
+    damaged: str | None = None
     if status in (AWAITING_APPROVAL, READY):
-        waiting = await undecided(store, head)
+        try:
+            waiting = await undecided(store, head)
+        except StoreCorruptedError as error:
+            waiting, damaged = tuple(head.approval_ids), str(error)
         status = AWAITING_APPROVAL if waiting else READY
     return {
         "conversation": found.key,
@@ -45,6 +50,7 @@ async def turn_facts(store: AgentStore, found: Checkpoint | CheckpointInfo) -> d
         "live": head.owner is not None and store.ownership.is_live(found),
         "lease_expires_at": head.lease_expires_at,
         "updated_at": found.updated_at,
+        "damaged": damaged,
     }
 
 

@@ -64,6 +64,7 @@ class FileJournal(Journal):
         shared: bool = True,
         on_torn_write: Callable[[TornWrite], None] = log_torn_write,
         disk: Disk = DISK,
+        read_only: bool = False,
     ) -> None:
         """Take the path and the options of the URL.
 
@@ -74,6 +75,7 @@ class FileJournal(Journal):
             shared: Whether several processes may write.
             on_torn_write: Called, in a thread, when what was left of an unfinished write has been cut off.
             disk: The system calls.
+            read_only: Whether `open` takes the directory as it is: nothing is made or collected.
         """
         self.namespace = namespace
         self.title = f"file:{directory}"
@@ -82,17 +84,19 @@ class FileJournal(Journal):
         self._directory = Directory(disk, root, namespace, self.title, shared=shared)
         self._guards = Guards(self._directory)
         self._busy_timeout = busy_timeout
+        self._read_only = read_only
         self._changes = Changes(self._directory, on_torn_write)
         self._threads: ThreadPoolExecutor | None = None
         self._process = 0
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
-    def from_url(cls, url: StoreURL) -> FileJournal:
+    def from_url(cls, url: StoreURL, *, read_only: bool = False) -> FileJournal:
         """Make the journal that a URL names."""
         if not url.path:
             raise StoreURLError(str(url), "names no directory. Write file:DIR.")
-        return cls(url.path, namespace=url.namespace, **({} if url.options is None else url.options.model_dump()))
+        options = {} if url.options is None else url.options.model_dump()
+        return cls(url.path, namespace=url.namespace, read_only=read_only, **options)
 
     async def open(self) -> None:
         """Make the directory, see that locks work there, and collect what killed writers left."""
@@ -104,7 +108,7 @@ class FileJournal(Journal):
         forgotten = weakref.finalize(self, _release, self._guards, self._directory, self._process)
         forgotten.atexit = False
         try:
-            await self._run("open", self.title, self._directory.open)
+            await self._run("open", self.title, self._directory.enter if self._read_only else self._directory.open)
         except BaseException:
             await self.close()
             self._threads, self._closing = None, None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.backend import StoreURL, journal_hooks
+from perdure.backend import Finding, Journal, StoreURL, journal_hooks
 
 PERDURE_CONTRACT = 1
 
@@ -31,7 +31,7 @@ perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journa
 )
 
 
-def doctor(url: StoreURL, *, salvage: bool) -> Iterator[tuple[str, bool]]:
+def doctor(url: StoreURL, *, salvage: bool) -> Iterator[Finding]:
     """Look at every file of a directory for `perdure doctor`: say what is wrong, and whether it still is afterwards.
 
     Args:
@@ -46,8 +46,15 @@ def doctor(url: StoreURL, *, salvage: bool) -> Iterator[tuple[str, bool]]:
     for report in examine(url.path, namespace=namespace, repair=salvage, **options):
         count += 1
         if report.torn or not report.whole:
-            yield str(report), not report.whole and report.recovered is None
-    yield f"Files examined: {count}.", False
+            yield Finding(str(report), damaged=not report.whole and report.recovered is None)
+    yield Finding(f"Files examined: {count}.")
+
+
+def read_only(url: StoreURL) -> Journal:
+    """Return a journal for `perdure doctor` that reads what is there, and makes nothing."""
+    from perdure_file.journal import FileJournal
+
+    return FileJournal.from_url(url, read_only=True)
 
 
 def conformance_targets() -> dict[str, str]:

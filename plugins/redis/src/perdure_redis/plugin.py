@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from perdure.backend import StoreURL, journal_hooks
+from perdure.backend import Finding, Journal, StoreURL, UnsupportedOperationError, journal_hooks
 
 PERDURE_CONTRACT = 1
 
@@ -52,6 +54,30 @@ class Options(BaseModel):
 perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
     "perdure_redis.journal:RedisJournal.from_url", takes_host=True
 )
+
+
+def doctor(url: StoreURL, *, salvage: bool) -> Iterator[Finding]:
+    """Look at a server for `perdure doctor`, without changing it: its settings, its troubles, and its indexes.
+
+    Args:
+        url: The store.
+        salvage: Refused: what a server has lost is in its backups.
+    """
+    from perdure_redis.examination import examine
+
+    if salvage:
+        error = UnsupportedOperationError(f"the plugin of {url.scheme!r}", "salvage")
+        error.hint = "Restore a backup of the server."
+        raise error
+    yield from asyncio.run(examine(url))
+
+
+def read_only(url: StoreURL) -> Journal:
+    """Return a journal for `perdure doctor`. To open one writes nothing; the settings are told by `doctor`."""
+    from perdure_redis.journal import RedisJournal
+
+    options = url.options if isinstance(url.options, Options) else Options()
+    return RedisJournal.from_url(replace(url, options=options.model_copy(update={"strict": False, "waitaof": False})))
 
 
 def conformance_targets() -> Mapping[str, str]:

@@ -71,7 +71,7 @@ class Settings:
         for reply in replies:
             if isinstance(reply, Exception) and refused(reply) and not UNTOLD.search(str(reply)):
                 raise failure(reply, call, sent=True)
-        facts = {name: value for reply in replies[:3] if isinstance(reply, bytes) for name, value in _lines(reply)}
+        facts = {name: value for reply in replies[:3] if isinstance(reply, bytes) for name, value in lines(reply)}
         version, appends, save = facts.get("redis_version"), facts.get("aof_enabled"), _config(replies[3])
         return cls(
             version=None if version is None else tuple(int(part) for part in version.split(".")[:2] if part.isdigit()),
@@ -97,12 +97,13 @@ class Settings:
             raise UnsupportedOperationError(title, f"Redis {'.'.join(map(str, self.version))}; 6.2 or newer is needed")
         if waitaof and (self.appends is False or (self.version is not None and self.version < WAITAOF)):
             raise UnsupportedOperationError(title, "waitaof, which needs Redis 7.2 or newer with appendonly yes")
-        for danger in self._dangers(expiring):
+        for danger in self.dangers(expiring):
             if strict:
                 raise UnsupportedOperationError(title, f"strict: {danger}")
             warnings.warn(f"{title}: {danger}", RedisSettingsWarning, stacklevel=2)
 
-    def _dangers(self, expiring: bool) -> list[str]:
+    def dangers(self, expiring: bool) -> list[str]:
+        """Return what may lose data; `expiring`: whether the keys have a time to live."""
         found = []
         if self.policy is not None and self.policy.startswith(("allkeys", "volatile") if expiring else "allkeys"):
             found.append(f"maxmemory-policy is {self.policy}: conversations are deleted when memory is full")
@@ -111,9 +112,10 @@ class Settings:
         return found
 
 
-def _lines(text: bytes) -> list[tuple[str, str]]:
-    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
-    return [(name, value) for name, _, value in lines]
+def lines(text: bytes) -> list[tuple[str, str]]:
+    """Return the names and values that a reply to INFO has."""
+    pairs = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
+    return [(name, value) for name, _, value in pairs]
 
 
 def _config(reply: Any) -> bytes | None:

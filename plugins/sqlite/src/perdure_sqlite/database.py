@@ -152,16 +152,16 @@ class Database:
             with closing(
                 sqlite3.connect(f"file:{quote(self.path)}?immutable=1", uri=True, isolation_level=None)
             ) as connection:
-                facts = _facts(connection)
+                found = facts(connection)
         except sqlite3.Error:
             return
-        self._check(*facts)
+        self.check(*found)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make a fresh connection ready for use: settings, schema, and the statements of this release."""
         connection.execute(f"PRAGMA busy_timeout = {round(self.busy_timeout * 1000)}")  # before anything that may wait
         with _transaction(connection, "DEFERRED"):
-            self._check(*_facts(connection))  # before the first write of any kind
+            self.check(*facts(connection))  # before the first write of any kind
         if self.path != MEMORY:
             self._set_journal_mode(connection)
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
@@ -175,7 +175,8 @@ class Database:
             self._migrate(connection)
         connection.executescript(WRITE)
 
-    def _check(self, application_id: int, version: int, schema_changes: int) -> None:
+    def check(self, application_id: int, version: int, schema_changes: int) -> None:
+        """Refuse the file of a newer release, and that of another program."""
         if application_id == APPLICATION_ID:
             if version > len(MIGRATIONS):
                 raise SchemaVersionError(self.path, version, len(MIGRATIONS))
@@ -201,8 +202,8 @@ class Database:
         """Apply what is missing, each migration in a transaction of its own; other processes may be doing the same."""
         for version, script in enumerate(MIGRATIONS, start=1):
             with _transaction(connection, "IMMEDIATE"):
-                application_id, found, schema_changes = _facts(connection)
-                self._check(application_id, found, schema_changes)
+                application_id, found, schema_changes = facts(connection)
+                self.check(application_id, found, schema_changes)
                 if found < version:
                     for statement in _statements(script):
                         connection.execute(statement)
@@ -221,7 +222,7 @@ def _transaction(connection: sqlite3.Connection, kind: Literal["DEFERRED", "IMME
             connection.execute("ROLLBACK")
 
 
-def _facts(connection: sqlite3.Connection) -> tuple[int, int, int]:
+def facts(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """Return the application id, the version of the schema, and how often the schema changed."""
     application_id, version, changes = (
         int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -52,24 +52,36 @@ class SqliteJournal(Journal):
         busy_timeout: float = 5.0,
         journal_mode: Literal["wal", "delete"] = "wal",
         file_system: Callable[[Path], str] = file_system,
+        database: type[Database] = Database,
     ) -> None:
-        """Take the path and the options of the URL; `file_system` tells the type of the one that holds a directory."""
+        """Take the path and the options of the URL.
+
+        Args:
+            path: The file, or `:memory:`.
+            namespace: The tenant.
+            synchronous: SQLite's setting of that name.
+            busy_timeout: How long to wait for a lock, in seconds.
+            journal_mode: SQLite's setting of that name.
+            file_system: Tells the type of the file system that holds a directory.
+            database: How the file is opened.
+        """
         durable = str(path) != MEMORY
         # Absolute, so that a later `chdir` is harmless, and so that no name is one of SQLite's own, like `file:…`.
         where = str(Path(path).absolute()) if durable else MEMORY
         self.namespace = namespace
         self.title = f"sqlite:{path}"
         self.capabilities = Capabilities(durable=durable, shared=durable, atomic=True)
-        self._database = Database(where, synchronous, busy_timeout, journal_mode, file_system)
+        self._database = database(where, synchronous, busy_timeout, journal_mode, file_system)
         self._connection: Connection | None = None
         self._closed = False
 
     @classmethod
-    def from_url(cls, url: StoreURL) -> SqliteJournal:
+    def from_url(cls, url: StoreURL, *, database: type[Database] = Database) -> SqliteJournal:
         """Make the journal that a URL names."""
         if not url.path:
             raise StoreURLError(str(url), "names no file. Write sqlite:agent.db.")
-        return cls(url.path, namespace=url.namespace, **({} if url.options is None else url.options.model_dump()))
+        options = {} if url.options is None else url.options.model_dump()
+        return cls(url.path, namespace=url.namespace, database=database, **options)
 
     async def open(self) -> None:
         """Connect, and make or migrate the file."""

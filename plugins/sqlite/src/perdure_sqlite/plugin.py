@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.backend import StoreURL, journal_hooks
+from perdure.backend import Finding, Journal, StoreURL, journal_hooks
 
 PERDURE_CONTRACT = 1
 
@@ -32,6 +33,28 @@ class Options(BaseModel):
 perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(
     "perdure_sqlite.journal:SqliteJournal.from_url"
 )
+
+
+def doctor(url: StoreURL, *, salvage: bool) -> Iterator[Finding]:
+    """Look at a database file for `perdure doctor`, without changing it: say what it is, and what is wrong with it.
+
+    Args:
+        url: The store.
+        salvage: Refused: SQLite has a tool for that.
+    """
+    from perdure_sqlite.examination import examine, refuse_salvage
+
+    if salvage:
+        raise refuse_salvage(url.path)
+    yield from examine(str(Path(url.path).absolute()), url.namespace)
+
+
+def read_only(url: StoreURL) -> Journal:
+    """Return a journal for `perdure doctor` that reads what is there, and makes and migrates nothing."""
+    from perdure_sqlite.journal import SqliteJournal
+    from perdure_sqlite.read_only import ReadOnlyDatabase
+
+    return SqliteJournal.from_url(url, database=ReadOnlyDatabase)
 
 
 def conformance_targets() -> dict[str, str]:
