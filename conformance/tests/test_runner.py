@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from perdure_conformance.checks import NotRunError
 from perdure_conformance.laws.register import Law
 from perdure_conformance.runner import Outcome, Verdict, all_held, run_law, run_laws
 from perdure_conformance.target import Place, Target
+from perdure_memory.journal import MemoryJournal
 
 MEMORY = Target.from_url("memory:{place}")
 
@@ -65,6 +67,88 @@ def test_a_store_that_hangs_is_a_failed_law() -> None:
     assert verdict.outcome is Outcome.FAILED
     assert "did not end within 0.2 seconds" in verdict.message
     assert time.monotonic() - began < 5
+
+
+def hanging(call: int) -> Target:
+    """Return a store of which the append of this number never ends."""
+    from conformance.tests.planted import over
+
+    class Hangs(MemoryJournal):
+        writes = 0
+
+        async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
+            self.writes += 1
+            if self.writes == call:
+                await asyncio.Event().wait()
+            return await super().write(operations)
+
+    return Target("hanging", over(Hangs))
+
+
+def test_a_call_that_hangs_is_named_before_the_time_of_its_law_is_over() -> None:
+    async def law(bench: Bench) -> None:
+        await asyncio.gather(*(bench.store.sessions.append(f"s{number}", [{}]) for number in range(3)))
+
+    verdict = trial(law, target=hanging(2), timeout=0.3)
+    assert (verdict.outcome, verdict.message.partition(" at ")[0]) == (
+        Outcome.FAILED,
+        "`store.sessions.append('s1', [{}])`: expected an answer within 0.2 seconds, got none",
+    )
+
+
+def test_a_call_that_hangs_is_told_whatever_its_law_makes_of_it() -> None:
+    async def law(bench: Bench) -> None:
+        await asyncio.gather(bench.store.sessions.append("s1", []), return_exceptions=True)
+
+    assert "`store.sessions.append('s1', [])`: expected an answer" in trial(law, target=hanging(1), timeout=0.3).message
+
+
+def test_calls_that_answer_in_time_use_up_nobody_elses() -> None:
+    async def law(bench: Bench) -> None:
+        for _ in range(5):
+            await bench.store.sessions.append("s1", [{}])
+        await asyncio.sleep(0.35)
+
+    assert trial(law, timeout=0.5).outcome is Outcome.PASSED
+
+
+def test_an_opening_that_hangs_is_named() -> None:
+    async def opener(place: Place, clock: Clock) -> AgentStore:
+        return await asyncio.Future[AgentStore]()
+
+    async def law(bench: Bench) -> None:
+        """Ask nothing."""
+
+    assert "`store = open()`: expected an answer" in trial(law, target=Target("hanging", opener), timeout=0.3).message
+
+
+def test_a_law_that_waits_for_something_else_tells_which_calls_run() -> None:
+    async def law(bench: Bench) -> None:
+        bench.log.begin("a call of long ago")
+        await asyncio.Event().wait()
+
+    message = trial(law, timeout=0.2).message
+    assert "did not end within 0.2 seconds: `a call of long ago` runs, at `await function(bench, *case)`" in message
+
+
+def test_a_close_that_hangs_after_a_failure_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure_conformance.runner.GRACE", 0.2)
+
+    async def opener(place: Place, clock: Clock) -> AgentStore:
+        inner = await open_store(f"memory:{place.name}", clock=clock)
+        return AgentStore(sessions=inner.sessions, clock=clock, closing=asyncio.Event().wait)  # type: ignore[arg-type]  # reason: what it answers is not looked at
+
+    async def law(bench: Bench) -> None:
+        raise AssertionError("this went wrong first")
+
+    assert trial(law, target=Target("stubborn", opener)).message == "this went wrong first"
+
+
+def test_a_law_that_finds_nothing_where_something_must_be_says_so() -> None:
+    async def law(bench: Bench) -> None:
+        raise AssertionError
+
+    assert trial(law).message.startswith("expected what was written, but got nothing at `")
 
 
 def test_a_store_that_blocks_its_loop_is_a_failed_law(monkeypatch: pytest.MonkeyPatch) -> None:

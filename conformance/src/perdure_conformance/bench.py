@@ -82,7 +82,8 @@ class Bench:
         name = "store" if self._opened == 1 else f"store{self._opened}"
         noted = self.log.begin(f"{name} = open({_differs(located, self.place)})")
         try:
-            opened = await self.target.opener(located, self.clock)
+            with self.log.timed(noted):
+                opened = await self.target.opener(located, self.clock)
         except BaseException as error:
             noted.failed(error)
             raise

@@ -50,7 +50,8 @@ class Worker:
         async with self._turn:
             noted = self.log.call(f"{self.name}.{command}", (), arguments)
             self._write(command, arguments)
-            answer = await self.read_line(command)
+            with self.log.timed(noted):
+                answer = await self.read_line(command)
             noted.answered(answer)
             return answer
 

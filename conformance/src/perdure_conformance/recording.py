@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -44,6 +46,11 @@ class RecordedCall:
         self._value: tuple[object, ...] = ()
 
     @property
+    def runs(self) -> bool:
+        """Whether nothing came of it yet."""
+        return not self._value and not self._said
+
+    @property
     def answer(self) -> str:
         """What it answered, or the error that it raised; empty while it runs."""
         return shown(self._value[0]) if self._value else self._said
@@ -63,10 +70,21 @@ class RecordedCall:
 
 @dataclass(slots=True)
 class CallLog:
-    """The last calls of a law, in the order in which they were made."""
+    """The last calls of a law, in the order in which they were made.
+
+    Attributes:
+        calls: The last calls.
+        total: How many there were.
+        patience: How long a call may take, in seconds.
+        hung: The first call that took longer.
+        on_hang: What is done about it; `None`: calls may take as long as they like.
+    """
 
     calls: deque[RecordedCall] = field(default_factory=lambda: deque(maxlen=KEPT))
     total: int = 0
+    patience: float = math.inf
+    hung: RecordedCall | None = None
+    on_hang: Callable[[], object] | None = None
 
     def begin(self, text: str) -> RecordedCall:
         """Note that a call begins."""
@@ -79,6 +97,29 @@ class CallLog:
         """Note that a method is called with these arguments, as they are now."""
         given = [*(shown(value) for value in arguments), *(f"{key}={shown(value)}" for key, value in options.items())]
         return self.begin(f"{name}({', '.join(given)})")
+
+    def timer(self, call: RecordedCall) -> asyncio.TimerHandle | None:
+        """Start the time of a call; whoever made it cancels the timer when it has ended."""
+        return None if self.on_hang is None else asyncio.get_running_loop().call_later(self.patience, self._hangs, call)
+
+    def _hangs(self, call: RecordedCall) -> None:
+        if self.hung is None and self.on_hang is not None:
+            self.hung = call
+            self.on_hang()
+
+    @contextmanager
+    def timed(self, call: RecordedCall) -> Iterator[None]:
+        """Watch the time of a call that is made within."""
+        timer = self.timer(call)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def running(self) -> list[RecordedCall]:
+        """Return the calls of which nothing came yet."""
+        return [call for call in self.calls if call.runs]
 
 
 def record(stores: Stores, name: str, log: CallLog) -> None:
@@ -120,7 +161,7 @@ def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             noted.failed(error)
             raise
-        return _Watched(answer, noted) if isinstance(answer, Coroutine) else answer
+        return _Watched(answer, noted, log) if isinstance(answer, Coroutine) else answer
 
     return call
 
@@ -128,8 +169,9 @@ def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
 class _Watched(Coroutine[Any, Any, Any], Generator[Any, Any, Any]):
     """A coroutine that notes how it ends, and is otherwise the one that it wraps."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any], noted: RecordedCall) -> None:
-        self._inner, self._noted = inner, noted
+    def __init__(self, inner: Coroutine[Any, Any, Any], noted: RecordedCall, log: CallLog) -> None:
+        self._inner, self._noted, self._log = inner, noted, log
+        self._timer: asyncio.TimerHandle | None = None
 
     def send(self, value: Any) -> Any:
         return self._step(self._inner.send, value)
@@ -138,17 +180,27 @@ class _Watched(Coroutine[Any, Any, Any], Generator[Any, Any, Any]):
         return self._step(self._inner.throw, *error)
 
     def close(self) -> None:
+        self._stop_timer()
         self._inner.close()
 
     def _step(self, step: Callable[..., Any], *values: Any) -> Any:
         try:
-            return step(*values)
+            waits = step(*values)
         except StopIteration as end:
+            self._stop_timer()
             self._noted.answered(end.value)
             raise
         except BaseException as error:
+            self._stop_timer()
             self._noted.failed(error)
             raise
+        if self._timer is None:
+            self._timer = self._log.timer(self._noted)
+        return waits
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self

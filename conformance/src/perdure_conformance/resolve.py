@@ -69,7 +69,14 @@ def _checked_url(text: str) -> str:
         plugins.load(url.scheme).check(url)
         return str(StoreURL.parse(text))
     except PerdureError as error:
-        raise TargetError(f"{error}. {error.hint}".strip()) from error
+        raise TargetError(_with_hint(error)) from error
+
+
+def _with_hint(error: PerdureError) -> str:
+    """Return what an error says, and what to do next unless it says that itself."""
+    return ". ".join(
+        filter(None, (str(error).rstrip("."), *("" if note in str(error) else note for note in error.__notes__)))
+    )
 
 
 def _of_module(text: str) -> Target:
@@ -113,7 +120,7 @@ def plugin_targets(name: str) -> dict[str, Target]:
         hook = getattr(module, HOOK, None)
         declared: Mapping[str, str | Target] = {} if hook is None else hook()
     except PerdureError as error:
-        raise TargetError(f"{error}. {error.hint}".strip()) from error
+        raise TargetError(_with_hint(error)) from error
     except Exception as error:
         raise TargetError(f"{HOOK} of the plugin {name!r} failed with {describe(error)}") from error
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import tempfile
 import threading
@@ -20,8 +21,11 @@ from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.effort import Effort
 from perdure_conformance.laws.register import Law, LawFunction, all_laws
-from perdure_conformance.recording import RecordedCall, printable
+from perdure_conformance.recording import CallLog, RecordedCall, printable
 from perdure_conformance.target import Target
+
+CALL_SHARE = 2 / 3
+"""How much of the time of its law one call may take: a store that hangs is told by the call that did."""
 
 GRACE = 10.0
 """How much longer than its law a loop may live, in seconds, before it is given up."""
@@ -197,7 +201,19 @@ class _Trial:
     async def _with_bench(self, function: LawFunction, *case: Any) -> None:
         self.bench = bench = Bench(self.target, self.directory, self.effort)
         self.case, self.calls = case, None
-        limit = asyncio.timeout(self.law.timeout)
+        try:
+            await self._in_time(bench, function, case)
+        except BaseException:
+            self.calls = bench.log.total
+            with contextlib.suppress(Exception):  # what went wrong first is told
+                await _finished(bench)
+            raise
+        self.calls = bench.log.total
+        await _finished(bench)
+
+    async def _in_time(self, bench: Bench, function: LawFunction, case: tuple[Any, ...]) -> None:
+        loop, log, limit = asyncio.get_running_loop(), bench.log, asyncio.timeout(self.law.timeout)
+        log.patience, log.on_hang = self.law.timeout * CALL_SHARE, lambda: limit.reschedule(loop.time())
         try:
             async with limit:
                 await bench.start()
@@ -207,11 +223,16 @@ class _Trial:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise _Hung(f"the law did not end within {self.law.timeout:g} seconds: {_place(error)}") from error
+            raise _Hung(self._hung(log, _place(error.__cause__ or error))) from error
         finally:
-            self.calls = bench.log.total
-            async with asyncio.timeout(GRACE / 2):
-                await bench.finish()
+            log.on_hang = None
+
+    def _hung(self, log: CallLog, place: str) -> str:
+        """Say which call did not answer, or what a law was waiting for at its end."""
+        if log.hung is not None:
+            return f"`{log.hung.text}`: expected an answer within {log.patience:g} seconds, got none {place}"
+        waits = ", ".join(f"`{call.text}`" for call in log.running()[:3])
+        return f"the law did not end within {self.law.timeout:g} seconds: {f'{waits} runs, ' if waits else ''}{place}"
 
     def _on_drawn_cases(self, runner: asyncio.Runner) -> None:
         assert self.law.cases is not None
@@ -265,11 +286,18 @@ class _Trial:
         text = str(error).strip()
         if isinstance(error, (AssertionError, _Hung)) and text:
             return text + notes
+        if isinstance(error, AssertionError):
+            return f"expected what was written, but got nothing {_place(error)}{notes}"
         return f"{type(error).__name__} escaped {_place(error)}: {text or 'without a message'}{notes}"
 
 
 class _Hung(BaseException):  # reason: no error that a search for a smaller case may catch: each would hang again
     """A law did not end in its time."""
+
+
+async def _finished(bench: Bench) -> None:
+    async with asyncio.timeout(GRACE / 2):
+        await bench.finish()
 
 
 async def _nothing(bench: Bench) -> None:

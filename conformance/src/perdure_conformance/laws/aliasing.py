@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure_conformance.bench import Bench
-from perdure_conformance.checks import equal
+from perdure_conformance.checks import broken, equal
 from perdure_conformance.laws.register import law, law_of_each
 from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, SESSIONS, Part, WritablePart, request
 
@@ -97,7 +97,8 @@ async def state_is_a_snapshot(bench: Bench) -> None:
     await call
     for _ in range(2):
         found = await sessions.load("s1")
-        assert found is not None
+        if found is None:
+            raise broken("loading a session that an append with a state created: expected its transcript, got None")
         equal(found.state, fresh(), "the state that is read")
         spoil(found.state)
     if sessions.capabilities.list:

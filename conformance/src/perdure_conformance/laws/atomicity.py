@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.contracts.checkpoints import CheckpointHead
@@ -60,25 +61,43 @@ async def batches_are_whole_among_tasks(bench: Bench, part: WritablePart) -> Non
     """Concurrent batches stay together, and no reader ever sees a part of one."""
     stores = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
     await part.write(stores[0], "s1", [])
-    writing = True
 
     async def writer(by: int) -> None:
         for number in range(5):
             batch = [{"by": by, "n": number, "place": place} for place in range(4)]
             await part.write(stores[by % 2], "s1", batch)
 
-    async def reader() -> None:
-        while writing:
-            whole(await part.values(stores[1], "s1"), "seen while others write")
-            await asyncio.sleep(0)
+    async def look() -> None:
+        whole(await part.values(stores[1], "s1"), "seen while others write")
 
-    reading = asyncio.create_task(reader())
-    await asyncio.gather(*(writer(by) for by in range(4)))
-    writing = False
-    await reading
+    await watched(look, asyncio.gather(*(writer(by) for by in range(4))))
     values = await part.values(stores[0], "s1")
     whole(values, "after all writes")
     equal(len(values), 80, "how many records 20 batches of 4 left")
+
+
+async def watched(look: Callable[[], Awaitable[None]], work: Awaitable[Any]) -> None:
+    """Do work, and look again and again meanwhile; whichever fails first ends both.
+
+    Args:
+        look: What a reader does; it raises what it must not see.
+        work: What changes the store.
+    """
+    working = asyncio.ensure_future(work)
+    try:
+        for _ in range(LOOKS):
+            if working.done():
+                break
+            await look()
+            await asyncio.sleep(0)
+        await working
+    finally:
+        working.cancel()
+        await asyncio.wait([working])
+
+
+LOOKS = 200
+"""How often a reader looks at most: more would keep a store that works in threads from writing."""
 
 
 def whole(values: list[dict[str, Any]], when: str) -> None:
@@ -94,22 +113,19 @@ async def state_and_records_change_together(bench: Bench) -> None:
     """Records and state of one append are seen together or not at all."""
     first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
     await first.sessions.append("s1", [], state={"count": 0})
-    writing = True
 
-    async def reader() -> None:
-        while writing:
-            found = await second.sessions.load("s1")
-            assert found is not None
-            counts = (found.state["count"], found.count, len(found.records))
-            holds(len(set(counts)) == 1, f"state, count and records of one instant differ: {counts}")
+    async def look() -> None:
+        found = await second.sessions.load("s1")
+        assert found is not None
+        counts = (found.state["count"], found.count, len(found.records))
+        holds(len(set(counts)) == 1, f"state, count and records of one instant differ: {counts}")
+
+    async def write() -> None:
+        for number in range(1, 31):
+            await first.sessions.append("s1", [{"n": number}], state={"count": number})
             await asyncio.sleep(0)
 
-    reading = asyncio.create_task(reader())
-    for number in range(1, 31):
-        await first.sessions.append("s1", [{"n": number}], state={"count": number})
-        await asyncio.sleep(0)
-    writing = False
-    await reading
+    await watched(look, write())
 
 
 @law("checkpoints-head-and-entries-change-together", parts=[CHECKPOINTS], promise=3, methods=["checkpoints.append"])
@@ -117,23 +133,20 @@ async def head_and_entries_change_together(bench: Bench) -> None:
     """Entries and head of one append are seen together or not at all."""
     first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
     await first.checkpoints.append("s1", [], expected_version=0, head=CheckpointHead("in-progress", attempts=0))
-    writing = True
 
-    async def reader() -> None:
-        while writing:
-            found = await second.checkpoints.load("s1")
-            assert found is not None
-            counts = (found.head.attempts, len(found.entries))
-            holds(len(set(counts)) == 1, f"the head tells another number of entries than there are: {counts}")
+    async def look() -> None:
+        found = await second.checkpoints.load("s1")
+        assert found is not None
+        counts = (found.head.attempts, len(found.entries))
+        holds(len(set(counts)) == 1, f"the head tells another number of entries than there are: {counts}")
+
+    async def write() -> None:
+        for number in range(1, 31):
+            head = CheckpointHead("in-progress", attempts=number)
+            await first.checkpoints.append("s1", [{"n": number}], expected_version=None, head=head)
             await asyncio.sleep(0)
 
-    reading = asyncio.create_task(reader())
-    for number in range(1, 31):
-        head = CheckpointHead("in-progress", attempts=number)
-        await first.checkpoints.append("s1", [{"n": number}], expected_version=None, head=head)
-        await asyncio.sleep(0)
-    writing = False
-    await reading
+    await watched(look, write())
 
 
 @law("approvals-decision-is-seen-whole", parts=[APPROVALS], promise=3, methods=["approvals.decide"])
@@ -141,23 +154,20 @@ async def decision_is_seen_whole(bench: Bench) -> None:
     """Status, decision and version of an approval are seen together, by get and by list."""
     first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
     asked = [await first.approvals.create(request(f"s1.turn-1.s0.c{number}")) for number in range(15)]
-    deciding = True
 
-    async def reader() -> None:
-        while deciding:
-            listed = (await second.approvals.list()).items
-            for before, one in zip(asked, sorted(listed, key=lambda one: int(one.id.partition("c")[2])), strict=True):
-                note = one.decision.note if one.decision else None
-                seen = (one.status, note, one.version - before.version)
-                holds(seen in (("pending", None, 0), ("approved", "n", 1)), f"a decision seen in parts: {seen}")
+    async def look() -> None:
+        listed = (await second.approvals.list()).items
+        for before, one in zip(asked, sorted(listed, key=lambda one: int(one.id.partition("c")[2])), strict=True):
+            note = one.decision.note if one.decision else None
+            seen = (one.status, note, one.version - before.version)
+            holds(seen in (("pending", None, 0), ("approved", "n", 1)), f"a decision seen in parts: {seen}")
+
+    async def decide() -> None:
+        for one in asked:
+            await first.approvals.decide(one.id, approved=True, note="n")
             await asyncio.sleep(0)
 
-    reading = asyncio.create_task(reader())
-    for one in asked:
-        await first.approvals.decide(one.id, approved=True, note="n")
-        await asyncio.sleep(0)
-    deciding = False
-    await reading
+    await watched(look, decide())
 
 
 @law_of_each("replace-shows-old-or-new", parts=LISTS, needs=("replace",), promise=3, methods=["replace"])
