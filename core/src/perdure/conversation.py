@@ -276,7 +276,8 @@ def busy(found: Checkpoint) -> SessionBusyError:
 async def _finish(store: AgentStore, found: Checkpoint) -> None:
     """Finish a claim whose owner is gone, or undo it where it cannot be finished."""
     status = found.head.status
-    with await Claim.take(store, found.key, found, status) as claim:
+    at = found.updated_at if status == COPYING else None  # a copy makes nothing look younger, also one that died
+    with await Claim.take(store, found.key, found, status, at=at) as claim:
         named = claim.note["session_version"]
         session = await _session(store, found.key)
         if status == "discarding":

@@ -238,6 +238,11 @@ class OwnedJournal:
             if not task.cancelled():
                 task.result()
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was given up or closed: no owner of this task stands in its head any more."""
+        return self._given_up
+
     def is_due(self) -> bool:
         """Whether no append has renewed the lease for the time of a heartbeat."""
         return self._idle_for(self._ownership.lease.heartbeat)

@@ -71,7 +71,7 @@ class Arrival:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self.journal is not None:
             with contextlib.suppress(StoreError, OwnershipLostError):  # the next copy goes on with it all the same
-                await self.journal.give_up()
+                await self.journal.give_up(at=self._began())
 
     @classmethod
     async def at(

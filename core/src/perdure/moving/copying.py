@@ -165,8 +165,9 @@ class _Copying:
             try:
                 return await self._copied(await read_snapshot(self.source, key, found), claim)
             except BaseException:
-                with contextlib.suppress(StoreError, OwnershipLostError):  # who has taken it over sees to the rest
-                    await claim.let_go()
+                if not claim.journal.is_given_up:
+                    with contextlib.suppress(StoreError, OwnershipLostError):  # who has taken it over sees to the rest
+                        await claim.let_go()
                 raise
 
     async def _settled(self, store: AgentStore, key: str) -> Checkpoint | None:
