@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from core.tests.moving_world import CALLS, RAN, agent, differences, everything, fill
+from core.tests.plain_sessions import PlainSessions
 from core.tests.processes import another, dead, elsewhere, writes_nothing
 from core.tests.session_world import World, in_progress
 from hypothesis import given
@@ -364,6 +365,22 @@ async def test_transcripts_alone_are_copied_and_a_half_is_finished(clock: Manual
     report = await copy_conversations(AgentStore(sessions=source.sessions), AgentStore(sessions=target.sessions))
     assert report.not_copied == {}
     assert differences(await everything(target), await everything(source)) == []
+
+
+class Forgetful(PlainSessions):
+    """A store that says it has written what it has not."""
+
+    async def _append(self, session_id: str, records: tuple[bytes, ...], **rest: Any) -> int:
+        return await super()._append(session_id, records[:-1] if len(records) > 1 else records, **rest)
+
+
+async def test_what_was_written_is_read_again(store: AgentStore) -> None:
+    await store.sessions.append("s", [{"n": 1}])
+    await store.sessions.append("t", [{"n": 1}, {"n": 2}])
+    target = AgentStore(sessions=Forgetful(), clock=store.clock)
+    report = await copy_conversations(AgentStore(sessions=store.sessions, clock=store.clock), target)
+    assert report.copied == 1
+    assert report.not_copied == {"t": "what was read again differs: session t has another number of records"}
 
 
 async def test_an_archive_that_nothing_names_is_copied_too(store: AgentStore, target: AgentStore) -> None:

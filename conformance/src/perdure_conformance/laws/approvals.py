@@ -45,6 +45,19 @@ def full() -> Approval:
     )
 
 
+@law("approvals-first-version-can-be-given", parts=[APPROVALS], promise=1, methods=["approvals.create"])
+async def first_version_can_be_given(bench: Bench) -> None:
+    """A create starts the approval at the version given, as a copy does; one that is there keeps its own."""
+    for approval_id, version in (("s1.turn-1.s0.c0", 77), ("s1.turn-1.s0.c1", 2**62 - 5)):
+        created = await bench.store.approvals.create(request(approval_id), version=version)
+        equal(created.version, version, f"create(version={version})")
+        equal((await stored(bench, approval_id)).version, version, "the version that get tells")
+        again = await bench.store.approvals.create(request(approval_id), version=5)
+        equal(again.version, version, "the version that a second create answers")
+    decided = await bench.store.approvals.decide("s1.turn-1.s0.c0", approved=True)
+    equal(decided.version, 78, "the version after a decision")
+
+
 @law("approvals-every-field-comes-back", parts=[APPROVALS], promise=6, methods=["approvals.create"])
 async def every_field_comes_back(bench: Bench) -> None:
     """Every field of a request comes back, by create, get and list: zero, empty and unknown ones too."""
