@@ -24,7 +24,7 @@ from perdure.at_rest import EncodedJournal, Encryption, KeyRing, ReencryptReport
 from perdure.backend import Head, Journal, Key, Part, Replace, journal_stores
 from perdure.cli.codecs import load_codec
 from perdure.cli.output import CommandError
-from perdure.errors import InvalidArgumentError, WrongKeyError
+from perdure.errors import InvalidArgumentError, StoreCorruptedError, WrongKeyError
 from perdure.ownership import Process
 from perdure_conformance.interception import Died, InterceptedJournal, Interception, at
 from perdure_conformance.manual_clock import ManualClock
@@ -271,6 +271,49 @@ async def test_what_cannot_be_read_is_told_and_keeps_nothing_else_from_it() -> N
     assert "is encrypted with key" in report.kept["sessions foreign"]
     kept = [await case.inner.read(Key(Part.SESSIONS, name)) for name in ("damaged", "foreign")]
     assert kept == before
+
+
+async def test_what_a_salvage_left_is_mended_only_when_asked(tmp_path: Path) -> None:
+    url, codec = f"file:{tmp_path}/data", Encryption(KeyRing([OLD]))
+    async with open_store(url, codec=codec) as store:
+        for number in range(6):
+            await store.sessions.append("a", [{"x": number}], scope="ann")
+        await store.sessions.append("whole", [{"x": 1}])
+    await asyncio.to_thread(_damage_a_line, tmp_path / "data" / "default" / "sessions" / "a.jsonl", 5)
+    code, said = await asyncio.to_thread(perdure, "doctor", url, "--salvage", PERDURE_CODEC="")
+    assert (code, "5 items recovered" in said) == (1, True), said
+    async with open_store(url, codec=codec) as store:
+        with pytest.raises(StoreCorruptedError, match="another place"):
+            await store.sessions.load("a")
+        assert (await reencrypt(store)).sessions == ()
+        report = await reencrypt(store, mend=True)
+        assert (report.sessions, report.current, report.kept) == (("a",), 1, {})
+        found = await store.sessions.load("a")
+        assert found is not None
+        assert ([record["x"] for record in found.records], found.scope) == ([0, 1, 3, 4, 5], "ann")
+
+
+def _damage_a_line(path: Path, number: int) -> None:
+    lines = path.read_bytes().split(b"\n")
+    lines[number] = lines[number][:-20] + b"x" * 20
+    path.write_bytes(b"\n".join(lines))
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 0), (0, 5)])
+async def test_what_was_swapped_repeated_or_put_in_is_not_mended(order: tuple[int, int]) -> None:
+    case = await Case("idle", atomic=True).make()
+    store = case.open(OLD)
+    await store.sessions.append("b", [{"x": 1}] * 6)
+    key, other = Key(Part.SESSIONS, "s"), await case.inner.read(Key(Part.SESSIONS, "b"))
+    found = await case.inner.read(key)
+    assert found is not None
+    assert other is not None
+    items = [*found.items, *other.items]
+    await case.inner.write(
+        (Replace(key, 0, tuple(items[place] for place in order), Head(), None, found.updated_at),),
+    )
+    report = await reencrypt(store, mend=True)
+    assert list(report.kept) == ["sessions s"]
 
 
 async def test_a_store_that_was_in_use_is_encrypted_and_then_strict() -> None:

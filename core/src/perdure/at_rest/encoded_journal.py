@@ -34,6 +34,9 @@ ATTEMPTS: Final = 256
 
 PAGE: Final = 200
 
+LONGEST_GAP: Final = 10_000
+"""How many items in a row may be gone before one that is still recognised."""
+
 LARGE: Final = 1 << 16
 """So many bytes are encoded or decoded in a thread, so that the event loop goes on."""
 
@@ -140,6 +143,34 @@ class EncodedJournal(Journal):
         if found is None:
             return None
         return all(map(self.codec.is_current, (found.head.data or b"", *found.items)))
+
+    async def read_behind_gaps(self, key: Key) -> JournalSnapshot | None:
+        """Read all of a key, also items that moved to the front because some before them are gone, in their order.
+
+        Raises:
+            StoreCorruptedError: An item was not written for this key, or not behind those before it.
+        """
+        with _unavailable("read", key.id):
+            found = await self.inner.read(key)
+        if found is None:
+            return None
+
+        def decoded() -> JournalSnapshot:
+            items: list[bytes] = []
+            place = 0
+            for item in found.items:
+                data, place = self._next_item(key, item, place)
+                items.append(data)
+            return replace(found, head=self._decoded_head(key, found.head), items=items)
+
+        return await asyncio.to_thread(decoded)
+
+    def _next_item(self, key: Key, item: bytes, place: int) -> tuple[bytes, int]:
+        """Decode an item that was written for a place, or for a later one; return the place behind that too."""
+        for candidate in range(place, place + LONGEST_GAP):
+            with contextlib.suppress(StoreCorruptedError):
+                return self.codec.decode(item, self._item(key, candidate)), candidate + 1
+        return self.codec.decode(item, self._item(key, place)), place  # says what is wrong
 
     async def ids(self, part: Part) -> AsyncIterator[str]:
         """List the ids of a part, in their order, whether or not the codec can read what they name."""

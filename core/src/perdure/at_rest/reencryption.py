@@ -56,7 +56,7 @@ class ReencryptReport:
     kept: dict[str, str] = field(default_factory=dict)
 
 
-async def reencrypt(store: AgentStore) -> ReencryptReport:
+async def reencrypt(store: AgentStore, *, mend: bool = False) -> ReencryptReport:
     """Write everything again that the first key of the store's codec, or any key, did not write.
 
     Run it when every process has the new key. It can be cut anywhere and be run again, and other processes may work on the
@@ -64,6 +64,8 @@ async def reencrypt(store: AgentStore) -> ReencryptReport:
 
     Args:
         store: A store that `open_store` has opened with a codec which reads all that is there.
+        mend: Accept that records of transcripts are gone, as after a salvage, and write those behind them for the places at
+            which they stand now. Without it whoever can write to the store could leave out what they like.
 
     Returns:
         What was rewritten, and what was not and why: run it again for that.
@@ -75,7 +77,7 @@ async def reencrypt(store: AgentStore) -> ReencryptReport:
         InvalidArgumentError: The store was opened without a codec.
         StoreUnavailableError, OutcomeUnknownError: The store went away; run it again.
     """
-    work = _Reencryption(store)
+    work = _Reencryption(store, mend=mend)
     for part in (Part.SESSIONS, Part.RUNS):
         await work.each(part, work.conversation)
     await work.each(Part.APPROVALS, work.approval)
@@ -86,8 +88,8 @@ async def reencrypt(store: AgentStore) -> ReencryptReport:
 class _Reencryption:
     """One run, and what it has done so far."""
 
-    def __init__(self, store: AgentStore) -> None:
-        self.store = store
+    def __init__(self, store: AgentStore, *, mend: bool) -> None:
+        self.store, self.mend = store, mend
         self.journals = _journals(store)
         if not self.journals:
             raise InvalidArgumentError("store", "was opened without a codec")
@@ -192,10 +194,19 @@ class _Reencryption:
         """Read a session if there is one to rewrite."""
         if name.endswith(".run") or not await self._is_old(Part.SESSIONS, name):
             return None
-        return await self.journals[Part.SESSIONS].read(Key(Part.SESSIONS, name))
+        journal, key = self.journals[Part.SESSIONS], Key(Part.SESSIONS, name)
+        return await (journal.read_behind_gaps(key) if self.mend else journal.read(key))
 
     async def _is_old(self, part: Part, name: str) -> bool:
-        return part in self.journals and await self.journals[part].is_current(Key(part, name)) is False
+        if part not in self.journals:
+            return False
+        journal, key = self.journals[part], Key(part, name)
+        if self.mend and part is Part.SESSIONS:
+            try:
+                await journal.read(key)
+            except StoreCorruptedError:
+                return True
+        return await journal.is_current(key) is False
 
     def _keep(self, part: Part, name: str, why: str) -> None:
         self.kept[f"{part.value} {name}"] = why

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,16 @@ from perdure.cli.output import CommandError, JsonOption, print_json, say
 from perdure.cli.store_url import StoreOption, opened
 
 
-def reencrypt(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def reencrypt(
+    store: StoreOption = None,
+    mend: Annotated[
+        bool,
+        typer.Option(
+            "--mend", help="Accept that records of transcripts are gone, as after doctor --salvage. Look at them first."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Encrypt everything again that the first key of the key ring has not encrypted.
 
     The codec is that of --codec or PERDURE_CODEC; its key ring has the new key first, and the old ones behind it. It can be
@@ -23,7 +32,7 @@ def reencrypt(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
     if codec_of_command() is None:
         raise CommandError("no codec is given", f"Give perdure --codec, or set {VARIABLE}.", ExitCode.CANNOT)
-    report = asyncio.run(_reencrypt(store))
+    report = asyncio.run(_reencrypt(store, mend=mend))
     code = ExitCode.FOUND if report.kept else ExitCode.DONE
     if as_json:
         print_json("reencrypt", _plain(report), code=code)
@@ -33,9 +42,9 @@ def reencrypt(store: StoreOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(code)
 
 
-async def _reencrypt(url: str | None) -> ReencryptReport:
+async def _reencrypt(url: str | None, *, mend: bool) -> ReencryptReport:
     async with opened(url) as store:
-        return await reencrypted(store)
+        return await reencrypted(store, mend=mend)
 
 
 def _plain(report: ReencryptReport) -> dict[str, Any]:
