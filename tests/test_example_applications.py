@@ -34,4 +34,4 @@ def test_the_tests_of_an_example_pass(name: str, tmp_path: Path) -> None:
 
 
 def test_the_examples_that_have_tests_are_found() -> None:
-    assert {"provider-models", "terminal-chat", "testing-an-application"} <= set(TESTED)
+    assert {"fastapi-service", "provider-models", "terminal-chat", "testing-an-application"} <= set(TESTED)
