@@ -17,7 +17,7 @@ from perdure import AgentStore, Lease
 from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
 from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
-from perdure.ownership import Ownership, Process, this_process
+from perdure.ownership import Line, Ownership, Process, this_process
 from perdure_conformance.interception import Call, Interception, at
 from perdure_conformance.manual_clock import ManualClock
 
@@ -115,13 +115,33 @@ async def test_nothing_is_remembered_of_journals_that_nobody_owns(clock: ManualC
     assert list(ownership._seen) == []
 
 
-async def test_locks_are_shared_by_key_and_not_kept(clock: ManualClock) -> None:
+async def test_lines_are_shared_by_key_and_not_kept(clock: ManualClock) -> None:
     ownership = Ownership(clock)
-    lock = ownership.lock("s")
-    assert ownership.lock("s") is lock
-    assert ownership.lock("t") is not lock
-    del lock
-    assert len(ownership._locks) == 0
+    line = ownership.line("s")
+    assert ownership.line("s") is line
+    assert ownership.line("t") is not line
+    del line
+    assert len(ownership._lines) == 0
+
+
+async def test_a_line_serves_one_after_another_and_skips_those_who_leave() -> None:
+    line, served = Line(), list[int]()
+
+    async def stand(number: int) -> None:
+        async with line.served():
+            served.append(number)
+            await asyncio.sleep(0)
+            assert served[-1] == number
+
+    tasks = [asyncio.create_task(stand(number)) for number in range(6)]
+    await asyncio.sleep(0)
+    assert (served, len(line)) == ([0], 6)
+    for number in (0, 1, 4):  # the one that is served, the next one, and one behind
+        tasks[number].cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert served == [0, 2, 3, 5]
+    assert [outcome is None for outcome in outcomes] == [False, False, True, True, False, True]
+    assert not line
 
 
 # --- the queue ---

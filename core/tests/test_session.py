@@ -391,7 +391,7 @@ async def test_namespaces_are_apart() -> None:
 async def test_a_tool_that_calls_its_own_session_is_refused(store: AgentStore, call: str) -> None:
     @tool
     async def call_myself() -> str:
-        with pytest.raises(SessionBusyError, match="the turn that makes this call"):
+        with pytest.raises(SessionBusyError, match="the call that makes this call"):
             await getattr(of.session("s"), call)(*(["again"] if call == "send" else []))
         return "refused"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from core.tests.processes import another, die_at, elsewhere, everything
@@ -335,3 +336,22 @@ async def test_elsewhere_forced_out(world: World) -> None:
     await elsewhere_running(world)
     assert await world.session.discard_pending(force=True) is True
     assert (await world.session.send("next")).text == "re: next"
+
+
+@pytest.mark.parametrize("call", ["clear", "discard_pending", "abort"])
+async def test_who_listens_hears_of_the_end_of_a_turn_that_is_dropped(store: AgentStore, call: str) -> None:
+    world = World(store)
+    await world.session.send("first")
+    heard: list[tuple[str, str | None]] = []
+
+    async def hear(event: Any) -> None:
+        reason = event.result.finish_reason if event.type == "run.done" else None
+        heard.append((event.type, reason))
+
+    world.session.on(hear)
+    await getattr(world.session, call)()  # without a turn
+    await in_progress(world)
+    await getattr(world.session, call)()
+    await world.session._channel.catch_up()
+    cleared = [("context.cleared", None)] * (call == "clear")
+    assert heard == [*cleared, ("run.done", "aborted"), *cleared]

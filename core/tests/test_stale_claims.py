@@ -216,3 +216,22 @@ async def test_a_claim_that_failed_here_is_taken_up_here_at_once(world: World, c
     assert await world.status() in ("discarding", "clearing", "deleting")
     assert await world.session.pending() is None
     assert (await world.session.send("next")).text == "re: next"
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("action", LEFT)
+async def test_an_agent_lists_a_turn_behind_a_claim(world: World, action: str, live: bool) -> None:
+    """A loop over what is pending must not miss one; that the claim may take it away is said by its status."""
+    await claimed(world, action, another(world.store, process=elsewhere() if live else dead()))
+    (turn,) = await world.session.agent.pending()
+    assert (turn.session_id, turn.status, turn.run_id is not None) == ("s", action, True)
+    if not live:
+        await world.session.agent.resume("s")
+        assert await world.session.agent.pending() == []
+
+
+async def test_an_agent_lists_no_claim_on_a_conversation_without_a_turn(world: World) -> None:
+    for action in LEFT:
+        claim = await Claim.take(world.store, "s", await world.store.checkpoints.load("s"), action)
+        assert await world.session.agent.pending() == []
+        await claim.let_go()

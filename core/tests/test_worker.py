@@ -221,7 +221,7 @@ async def test_a_conversation_in_which_a_call_is_served_takes_no_slot(store: Age
     world = World()
     await submit(store, "s")
     worker = Worker(world.agent(store))
-    async with store.ownership.lock("s"):
+    async with store.ownership.line("s").served():
         assert (await worker.sweep()).busy == ["s"]
     assert ended(await worker.sweep()) == ["s"]
 

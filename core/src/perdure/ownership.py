@@ -13,6 +13,7 @@ import contextlib
 import os
 import secrets
 import socket
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,8 @@ from weakref import WeakValueDictionary
 from perdure.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
     from perdure.clock import Clock
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
 
@@ -129,6 +132,46 @@ def this_process() -> Process:
     return _this
 
 
+class Line:
+    """Those who wait to be served, one after another, in the order in which they came.
+
+    A lock in which one takes a place at once, and may do something else until it is one's turn.
+    """
+
+    def __init__(self) -> None:
+        self._places: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        """How many stand in line, the one that is being served included."""
+        return len(self._places)
+
+    def enter(self) -> asyncio.Future[None]:
+        """Take a place; it is done when it is its turn. Whoever takes one leaves it, whatever happens."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._places.append(place)
+        self._call_first()
+        return place
+
+    def leave(self, place: asyncio.Future[None]) -> None:
+        """Give a place up, whether it was its turn or not."""
+        self._places.remove(place)
+        self._call_first()
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[None]:
+        """Wait for one's turn, and let nobody else be served until the block is left."""
+        place = self.enter()
+        try:
+            await place
+            yield
+        finally:
+            self.leave(place)
+
+    def _call_first(self) -> None:
+        if self._places and not self._places[0].done():  # one that was cancelled leaves soon, which calls the next
+            self._places[0].set_result(None)
+
+
 class Ownership:
     """What a bundle knows of owners: its process, its lease, what it has seen of others, and its own locks.
 
@@ -138,6 +181,7 @@ class Ownership:
         clock: The clock that leases are measured by.
         running: What runs here right now, by the key of its turn journal.
         serving: What stands for the call on a conversation that is being served, by the same key.
+        waits: The conversations that are waited for within such a call, by what stands for it.
     """
 
     def __init__(self, clock: Clock, process: Process | None = None, lease: Lease | None = None) -> None:
@@ -145,19 +189,20 @@ class Ownership:
         self.lease = Lease() if lease is None else lease
         self.running: dict[str, Any] = {}
         self.serving: dict[str, object] = {}
+        self.waits: dict[object, list[str]] = {}
         self._process = process
         self._awaited: dict[str, list[asyncio.Future[Any]]] = {}
         self._seen: dict[str, tuple[int, float]] = {}
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._lines: WeakValueDictionary[str, Line] = WeakValueDictionary()
 
     @property
     def process(self) -> Process:
         """The identity of the process."""
         return self._process or this_process()
 
-    def lock(self, key: str) -> asyncio.Lock:
-        """Return the lock that serves the calls on one conversation in call order within this bundle."""
-        return self._locks.setdefault(key, asyncio.Lock())
+    def line(self, key: str) -> Line:
+        """Return the line in which the calls on one conversation stand, within this bundle."""
+        return self._lines.setdefault(key, Line())
 
     def run(self, key: str, runner: Any) -> None:
         """Enter what runs here from now on, and tell whoever waits for it."""
@@ -166,12 +211,13 @@ class Ownership:
             if not waiting.done():
                 waiting.set_result(runner)
 
-    async def next_run(self, key: str) -> Any:
-        """Wait for the next turn that begins to run here, and return what runs it."""
+    @contextlib.contextmanager
+    def next_run(self, key: str) -> Iterator[asyncio.Future[Any]]:
+        """Have a future that gets what runs the next turn that begins here."""
         waiting = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(key, []).append(waiting)
         try:
-            return await waiting
+            yield waiting
         finally:
             if waiting in (others := self._awaited.get(key, [])):
                 others.remove(waiting)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from perdure import codec
 from perdure.bundle import AgentStore
 from perdure.contracts.approvals import CANCELLED, Approval
-from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, READY, TURN_STATUSES
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, READY, TURN_STATUSES
 from perdure.contracts.ids import check_name
 from perdure.contracts.records import encode_object
 from perdure.conversation import undecided
@@ -25,6 +25,7 @@ from perdure.errors import (
 )
 from perdure.runtime.ephemeral import EphemeralCheckpoints, with_turns
 from perdure.runtime.limits import check_limits
+from perdure.runtime.pending import is_kept
 from perdure.runtime.results import PendingTurn, TurnResult, described
 from perdure.runtime.runs import Run
 from perdure.runtime.session import Session
@@ -218,15 +219,18 @@ class Agent:
         return self.store_of(None)
 
     async def pending(self) -> list[PendingTurn]:
-        """Return this agent's turns that have not ended, those that run right now and runs without a session included."""
+        """Return this agent's turns that have not ended, those that run right now and runs without a session included.
+
+        A turn that is being dropped, cleared or deleted, or was so by a process that died, has the `status` of that.
+        """
         store = self.store_of(None)
         turns: list[PendingTurn] = []
-        for status in TURN_STATUSES:
+        for status in (*TURN_STATUSES, *CLAIM_STATUSES):
             cursor: str | None = None
             while True:
                 page = await store.checkpoints.list(status=status, agent=self.name, cursor=cursor)
-                # A run without a session stays in its journal when it has ended.
-                unended = [info for info in page.items if info.head.session_id or info.head.status != FINISHED]
+                # A claim may be on a conversation without a turn, and a run without a session stays when it has ended.
+                unended = [info for info in page.items if info.head.run_id is not None and not is_kept(info)]
                 turns += [await _as_it_stands(store, info) for info in unended]
                 cursor = page.cursor
                 if cursor is None:

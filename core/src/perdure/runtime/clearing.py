@@ -10,6 +10,7 @@ from perdure.conversation import Claim
 from perdure.errors import SessionConflictError, VersionConflictError
 from perdure.events import ContextCleared
 from perdure.owned_journal import OwnershipLostError
+from perdure.runtime.departure import tell_dropped
 
 if TYPE_CHECKING:
     from perdure.listening import Channel
@@ -34,6 +35,8 @@ async def clear(journal: PendingTurns, view: TranscriptView, channel: Channel) -
         with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
             with await Claim.take(store, key, found, "clearing") as claim:
                 await _emptied(claim, view)
+            if found is not None:
+                tell_dropped(channel, found)
             channel.emit(ContextCleared, None)
             return
 

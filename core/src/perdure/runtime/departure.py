@@ -16,16 +16,27 @@ from perdure.errors import (
     SessionDeletedError,
     VersionConflictError,
 )
+from perdure.events import RunDone
 from perdure.owned_journal import OwnershipLostError
+from perdure.runtime.messages import Usage
 from perdure.runtime.results import TurnResult, result_of
+from perdure.runtime.turn import ABORTED
 from perdure.runtime.turn_state import kept_result
 
 if TYPE_CHECKING:
     from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint
+    from perdure.listening import Channel
     from perdure.owned_journal import OwnedJournal
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.turn_state import TurnState
+
+
+def tell_dropped(channel: Channel, found: Checkpoint) -> None:
+    """Tell of the end of a turn that was dropped, if there was one: without what it held, which may not be readable."""
+    if found.head.run_id is not None:
+        dropped = TurnResult("", ABORTED, (), Usage(), found.head.run_id)
+        channel.emit(RunDone, dropped.run_id, resumed=True, result=dropped)
 
 
 class Departure:

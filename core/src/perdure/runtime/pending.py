@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, READY
@@ -13,24 +10,21 @@ from perdure.errors import (
     AgentChangedError,
     ApprovalOrphanedError,
     SessionAwaitingApprovalError,
-    SessionBusyError,
     SessionDeletedError,
     VersionConflictError,
 )
 from perdure.runtime.results import TurnResult
-from perdure.runtime.runner import Runner, inside
+from perdure.runtime.runner import Runner
+from perdure.runtime.serving import Serving
 from perdure.runtime.turn import AWAITING
 from perdure.runtime.turn_state import TurnState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.runner import Sink
-
-_calls: ContextVar[frozenset[object]] = ContextVar("perdure_calls", default=frozenset())
-"""The calls that are served in the current context: what is called within one of them would wait for itself."""
 
 
 def _no_matter(_: Runner) -> None:
@@ -48,55 +42,7 @@ class PendingTurns:
     def __init__(self, dialogue: Dialogue) -> None:
         self.dialogue = dialogue
         self.agent, self.store, self.key = dialogue.agent, dialogue.store, dialogue.key
-
-    @contextlib.asynccontextmanager
-    async def served(self) -> AsyncIterator[None]:
-        """Serve one call after another, in call order."""
-        self.enter()
-        ownership, call = self.store.ownership, object()
-        self.refuse_self(ownership.running.get(self.key))
-        self._refuse_own_call()
-        async with ownership.lock(self.key):
-            ownership.serving[self.key] = call
-            within = _calls.set(_calls.get() | {call})
-            try:
-                yield
-            finally:
-                _calls.reset(within)
-                del ownership.serving[self.key]
-
-    def enter(self) -> None:
-        """Refuse another event loop and a closed store as the store itself would, before a lock that would hang there."""
-        self.store.checkpoints._enter()
-
-    def refuse_self(self, runner: Runner | None) -> None:
-        """Refuse a call that a turn makes on its own conversation: it would wait for itself."""
-        if runner is not None and runner in inside.get():
-            raise SessionBusyError(self.key, "the turn that makes this call")
-
-    def _refuse_own_call(self) -> None:
-        """Refuse a call that is made within another one on the same conversation, as by a function that summarises it."""
-        if self.store.ownership.serving.get(self.key) in _calls.get():
-            raise SessionBusyError(self.key, "the call that makes this call")
-
-    async def about_to_run(self) -> Runner | None:
-        """Wait for the turn that the call that is being served opens or takes up; `None` if there is none."""
-        ownership = self.store.ownership
-        if not ownership.lock(self.key).locked():
-            return None
-        self._refuse_own_call()
-        begins = asyncio.create_task(ownership.next_run(self.key))
-        ends = asyncio.create_task(self._wait_in_line())
-        try:
-            await asyncio.wait([begins, ends], return_when=asyncio.FIRST_COMPLETED)
-            return begins.result() if begins.done() else None
-        finally:
-            begins.cancel()
-            ends.cancel()
-
-    async def _wait_in_line(self) -> None:
-        async with self.store.ownership.lock(self.key):
-            pass
+        self.calls = Serving(self.store, self.key)
 
     async def settled(self, *, force: bool = False) -> Checkpoint | None:
         """Read the turn journal, stale claims finished; raise if somebody else runs the conversation."""
@@ -171,7 +117,7 @@ class PendingTurns:
             approval_id: The approval.
             ended: Returns the result of that run if it has ended.
         """
-        async with self.served():
+        async with self.calls.served():
             while True:
                 found = await settle(self.store, self.key)
                 if found is None or found.head.run_id != run_id or is_kept(found):

@@ -47,7 +47,7 @@ class PendingTurn:
     Attributes:
         session_id: Its session, `None` for a run without one.
         run_id: The run, `None` while a claim holds a conversation without a turn.
-        status: `in-progress`, `awaiting-approval`, `ready`, `finished`, or what a live claim does.
+        status: `in-progress`, `awaiting-approval`, `ready`, `finished`, or what a claim does: `clearing`, `discarding`, ...
         approval_ids: The undecided approvals that it waits for.
         attempts: How often it was taken up.
         last_error: Its last failure.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 
 Sink: TypeAlias = "Callable[[Any], object]"
 """Takes the events that a stream shows."""
-
-inside: ContextVar[frozenset[Runner]] = ContextVar("perdure_inside", default=frozenset())
-"""The turns that the current task runs in: a tool that calls its own session would wait for itself."""
 
 
 class Runner:
@@ -127,7 +123,6 @@ class Runner:
     async def _run_owned(self) -> TurnResult:
         key = self.journal.key
         self.store.ownership.run(key, self)
-        within = inside.set(inside.get() | {self})
         try:
             self._tell_begin()
             result = await self._run()
@@ -148,7 +143,6 @@ class Runner:
             self._let_go(result)
             return result
         finally:
-            inside.reset(within)
             if self.store.ownership.running.get(key) is self:
                 del self.store.ownership.running[key]
             self.journal.forget()

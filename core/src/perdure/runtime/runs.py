@@ -12,6 +12,7 @@ from perdure.contracts.records import decode_records, encode_object, encode_reco
 from perdure.conversation import Claim, undecided
 from perdure.errors import OutcomeUnknownError, VersionConflictError
 from perdure.owned_journal import OwnedJournal, OwnershipLostError
+from perdure.runtime.departure import tell_dropped
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.messages import as_messages, stamp
 from perdure.runtime.pending import PendingTurns, is_kept, waiting_result
@@ -47,7 +48,7 @@ class Run:
     async def run(self, given: Given) -> TurnResult:
         """Run the input, unless the name has a run already: then finish that one, or return its result."""
         opening = self._opening(given)
-        async with self._journal.served():
+        async with self._journal.calls.served():
             while True:
                 found = await self._journal.settled()
                 result = await self._open(found, opening) if _is_free(found) else await self._go_on(found)
@@ -56,7 +57,7 @@ class Run:
 
     async def resume(self) -> TurnResult | None:
         """Finish the run, or return its result; `None` if there is none."""
-        async with self._journal.served():
+        async with self._journal.calls.served():
             while True:
                 found = await self._journal.settled()
                 if _is_free(found):
@@ -67,7 +68,7 @@ class Run:
 
     async def discard(self, *, force: bool = False) -> bool:
         """Drop the run, unless it has ended; return whether there was one."""
-        async with self._journal.served():
+        async with self._journal.calls.served():
             while True:
                 found = await self._journal.settled(force=force)
                 if found is None or _is_free(found) or is_kept(found):
@@ -78,6 +79,7 @@ class Run:
                     # Whoever takes the claim over finishes it; the run that is there now may be a later one.
                     with claim, contextlib.suppress(OwnershipLostError):
                         await claim.drop_turn()
+                    tell_dropped(self._dialogue.channel, found)
                     return True
 
     async def continue_run(self, run_id: str, approval_id: str) -> TurnResult:

@@ -22,18 +22,17 @@ from perdure.errors import (
     SessionConflictError,
     VersionConflictError,
 )
-from perdure.events import RunDone
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.clearing import clear
 from perdure.runtime.compaction import CompactionOptions, CompactionResult, Summarize, check_compaction, compact
+from perdure.runtime.departure import tell_dropped
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.history import fork, forked, whole_history
 from perdure.runtime.limits import check_limits
-from perdure.runtime.messages import Message, Usage, as_messages
-from perdure.runtime.results import PendingTurn, TurnResult, described, result_of
+from perdure.runtime.messages import Message, as_messages
+from perdure.runtime.results import PendingTurn, described, result_of
 from perdure.runtime.stream import RunStream
 from perdure.runtime.transcript import TranscriptView
-from perdure.runtime.turn import ABORTED
 from perdure.runtime.turns import Call, TurnPolicy, Turns
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from perdure.runtime.compaction import Compaction
     from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Given
+    from perdure.runtime.results import TurnResult
 
 
 class Session:
@@ -209,7 +209,7 @@ class Session:
             SessionBusyError: Somebody else runs it.
             SessionConflictError: Other records came in, and `rebase` is False.
         """
-        async with self._journal.served():
+        async with self._journal.calls.served():
             while (found := await self._journal.pending()) is not None:
                 await self._journal.require_decided(found)
                 result = await self._journal.resume(found, rebase=rebase)
@@ -250,30 +250,8 @@ class Session:
         Returns:
             Whether a turn was dropped.
         """
-        unsaved: str | None = None
-        async with self._journal.served():
-            while True:
-                found = await self._journal.pending(force=force)
-                if found is None:
-                    return False
-                if found.head.status == FINISHED and found.head.run_id != unsaved:
-                    try:
-                        if await self._journal.resume(found) is not None:
-                            return False
-                    except PerdureError as error:
-                        if error.retryable or isinstance(error, OutcomeUnknownError):
-                            raise
-                        unsaved = found.head.run_id  # it can never be saved: drop it
-                    continue  # the attempt has written to it, and somebody else may have come: look again
-                with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
-                    claim = await Claim.take(self.store, self.id, found, "discarding")
-                    # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
-                    with claim, contextlib.suppress(OwnershipLostError):
-                        await claim.drop_turn()
-                    # Without what the turn held: it may be dropped because that cannot be read.
-                    dropped = TurnResult("", ABORTED, (), Usage(), found.head.run_id or "")
-                    self._channel.emit(RunDone, dropped.run_id, resumed=True, result=dropped)
-                    return True
+        async with self._journal.calls.served():
+            return await self._discard(force=force)
 
     async def abort(self) -> bool:
         """Stop the turn that this process runs or is opening, and drop it; its `send` returns `finish_reason="aborted"`.
@@ -287,10 +265,14 @@ class Session:
             SessionBusyError: Somebody else runs it.
             StoreUnavailableError, OutcomeUnknownError: It is stopped, and may not be dropped: it may still be pending.
         """
-        self._journal.enter()
-        runner = self.store.ownership.running.get(self.id) or await self._journal.about_to_run()
+        self._journal.calls.enter()
+        runner = self.store.ownership.running.get(self.id)
         if runner is None:
-            return await self.discard_pending()
+            async with self._journal.calls.in_line() as place:
+                runner = await place.next_runner()
+                if runner is None:
+                    async with place.served():
+                        return await self._discard(force=False)
         await runner.abort()
         if isinstance(runner.failure, Exception):
             raise runner.failure
@@ -305,7 +287,7 @@ class Session:
             SessionConflictError: Somebody else took the clearing over, and had not finished it.
             UnsupportedOperationError: The session store cannot replace; nothing was changed.
         """
-        async with self._journal.served():
+        async with self._journal.calls.served():
             await clear(self._journal, self._view, self._channel)
 
     async def compact(
@@ -336,7 +318,7 @@ class Session:
         """
         options = CompactionOptions(keep=keep, summarize=summarize, archive=archive)
         try:
-            async with self._journal.served():
+            async with self._journal.calls.served():
                 return await compact(self._journal, self._view, self._channel, options)
         finally:
             await self._channel.catch_up()
@@ -416,8 +398,32 @@ class Session:
         """Go on with the turn of a decided approval: its result, or that it still waits; see `approvals.resolve`."""
         return await self._journal.continue_run(run_id, approval_id, lambda: self.result(run_id))
 
+    async def _discard(self, *, force: bool) -> bool:
+        """Drop the pending turn in a call that is being served; see `discard_pending`."""
+        unsaved: str | None = None
+        while True:
+            found = await self._journal.pending(force=force)
+            if found is None:
+                return False
+            if found.head.status == FINISHED and found.head.run_id != unsaved:
+                try:
+                    if await self._journal.resume(found) is not None:
+                        return False
+                except PerdureError as error:
+                    if error.retryable or isinstance(error, OutcomeUnknownError):
+                        raise
+                    unsaved = found.head.run_id  # it can never be saved: drop it
+                continue  # the attempt has written to it, and somebody else may have come: look again
+            with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
+                claim = await Claim.take(self.store, self.id, found, "discarding")
+                # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
+                with claim, contextlib.suppress(OwnershipLostError):
+                    await claim.drop_turn()
+                tell_dropped(self._channel, found)
+                return True
+
     async def _settled_pending(self) -> PendingTurn | None:
-        async with self._journal.served():
+        async with self._journal.calls.served():
             found = await settle(self.store, self.id)
             if found is None or found.head.status == IDLE:
                 return None

@@ -41,9 +41,12 @@ if TYPE_CHECKING:
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.messages import Message
     from perdure.runtime.runner import Sink
+    from perdure.runtime.serving import Place
     from perdure.runtime.transcript import TranscriptView
 
 TurnPolicy: TypeAlias = Literal["wait", "queue", "steer"]
+Joined: TypeAlias = "tuple[Runner, asyncio.Future[TurnResult | None]]"
+"""What runs the turn that an input has joined, and what gives its result; `None`: to be looked for in the journal."""
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
@@ -114,21 +117,21 @@ class Turns:
         return Call(records, input_id, named)
 
     async def take(self, call: Call) -> TurnResult:
-        """Run a turn on an input, or let it join the turn that runs here; see `Session.send`."""
-        if self._policy != "wait":
-            joined = await self._join(call)
-            if joined is not None:
-                return joined
-        async with self.journal.served():
-            if call.named:
-                earlier = await self._earlier(call)
-                if earlier is not None:
-                    return earlier
-            return await self._start(call)
+        """Run a turn on an input, or let it join one that runs here; see `Session.send`.
+
+        It stands in line from the first moment: one that finds no turn to join is overtaken by nobody.
+        """
+        async with self.journal.calls.in_line() as place:
+            joined = None if self._policy == "wait" else await self._join(call, place)
+            if joined is None:
+                async with place.served():
+                    earlier = await self._earlier(call) if call.named else None
+                    return earlier or await self._start(call)
+        return joined if isinstance(joined, TurnResult) else await self._joined(call, *joined)
 
     async def submit(self, call: Call) -> str:
         """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
-        async with self.journal.served():
+        async with self.journal.calls.served():
             try:
                 found = await self.journal.settled()
             except SessionBusyError:
@@ -158,29 +161,35 @@ class Turns:
                 await journal.give_up()
             return journal.head.run_id or ""
 
-    async def _join(self, call: Call) -> TurnResult | None:
-        """Let an input join the turn that runs here; `None` if there is none, or it takes nothing more."""
-        runner = self.store.ownership.running.get(self.key) or await self.journal.about_to_run()
-        self.journal.refuse_self(runner)
-        if runner is None or runner.agent.name != self.agent.name:
-            return None
-        await self._require_own_scope()
-        if call.named and not runner.state.holds(call.input_id):
-            ended = await self._ended(call.input_id)
-            if ended is not None:
-                return ended
-        given = given_input(call.messages, call.input_id, self.dialogue.limits)
-        waiting = await runner.accept(given, steer=self._policy == "steer")
-        if waiting is None:
-            return None
-        result: TurnResult | None = await waiting
+    async def _join(self, call: Call, place: Place) -> Joined | TurnResult | None:
+        """Let an input join a turn that runs here while it stands in line.
+
+        Returns:
+            The turn; or the result of an earlier one that has the input; `None` when it is the call's own turn to be served.
+        """
+        while (runner := await place.next_runner()) is not None:
+            if runner.agent.name != self.agent.name:
+                continue
+            await self._require_own_scope()
+            if call.named and not runner.state.holds(call.input_id):
+                ended = await self._ended(call.input_id)
+                if ended is not None:
+                    return ended
+            given = given_input(call.messages, call.input_id, self.dialogue.limits)
+            waiting = await runner.accept(given, steer=self._policy == "steer")
+            if waiting is not None:
+                return runner, waiting
+        return None
+
+    async def _joined(self, call: Call, runner: Runner, waiting: asyncio.Future[TurnResult | None]) -> TurnResult:
+        """Return the result of the turn that an input has joined, or of the one that it opened in its journal."""
+        with self.journal.calls.waiting():
+            result = await waiting
         if result is not None:
             if call.sink is not None and runner.done is not None:
                 call.sink(runner.done)
             return result
-        async with (
-            self.journal.served()
-        ):  # it opened a turn of its own, in the journal, or is in one that somebody dropped
+        async with self.journal.calls.served():  # it opened a turn of its own, or is in one that somebody dropped
             earlier = await self._earlier(call)
         if earlier is None:
             raise SessionConflictError(self.key, runner.state.run_id, "the turn that the input had joined was dropped")
@@ -224,7 +233,7 @@ class Turns:
         policy = self.dialogue.compaction
         if policy is None:
             return
-        async with self.journal.served():
+        async with self.journal.calls.served():
             found = await self.journal.settled()
             if found is None or found.head.status == IDLE:
                 await self._compacted(found, policy, None)

@@ -288,7 +288,7 @@ class Worker:
     def _is_run(self, found: Checkpoint | CheckpointInfo) -> bool:
         """Whether somebody runs a turn; this process's own is never taken, whatever its lease says."""
         ownership = self.store.ownership
-        if ownership.lock(found.key).locked():  # a call of this process is served, which resumes what is pending
+        if ownership.line(found.key):  # a call of this process is served, which resumes what is pending
             return True
         return found.head.owner in ownership.process.held or ownership.is_live(found)
 
@@ -338,7 +338,7 @@ class Worker:
     async def _settle(self, info: CheckpointInfo, report: SweepReport) -> None:
         """Finish or undo a claim whose owner is gone."""
         try:
-            async with self.store.ownership.lock(info.key):
+            async with self.store.ownership.line(info.key).served():
                 await settle(self.store, info.key)
         except SessionBusyError:
             report.busy.append(info.key)
