@@ -72,6 +72,7 @@ def test_a_sound_site_is_built_with_a_line_about_each_page(tmp_path: Path) -> No
         pytest.param("one.md", ONE.replace("#part", "#parts"), id="a link to no heading"),
         pytest.param("one.md", ONE.replace("more/two.md#part", "/more/two.md"), id="a link from the root of a site"),
         pytest.param("one.md", "# First\n\n| a | b |\n| --- | --- |\n", id="a page that no sentence is about"),
+        pytest.param("one.md", f"{ONE}\n```python no-such\n1\n```\n", id="a block that is not understood"),
         pytest.param("index.md", INDEX.replace("more/two.md", "more/three.md"), id="an index that names no page"),
         pytest.param("three.md", "# Third\n\nA page.\n", id="a page that the index lacks"),
     ],
@@ -79,6 +80,11 @@ def test_a_sound_site_is_built_with_a_line_about_each_page(tmp_path: Path) -> No
 def test_a_site_with_a_fault_is_not_built(page: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(Abort, match="strict mode"):
         built(PAGES | {page: text}, tmp_path)
+
+
+def test_a_block_that_no_test_runs_is_shown_like_others(tmp_path: Path) -> None:
+    site = built(PAGES | {"one.md": f"{ONE}\n```python no-run\nawait there\n```\n"}, tmp_path)
+    assert '<span class="k">await</span>' in (site / "one.html").read_text(encoding="utf-8")
 
 
 def test_a_place_for_something_unknown_is_refused(tmp_path: Path) -> None:
@@ -89,7 +95,11 @@ def test_a_place_for_something_unknown_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
     """Return the hook that makes pages from the code."""
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "generate" / "pages.py")
+    return loaded("pages")
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "generate" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -127,3 +137,12 @@ def test_the_page_of_commands_has_each(pages: ModuleType, name: str, app: typer.
     commands = command.list_commands(typer.Context(command))  # type: ignore[attr-defined]  # reason: an app is a group
     assert commands
     assert [one for one in commands if f"### `{name} {one}`" not in text] == []
+
+
+def test_promises_of_a_docstring_become_a_list_and_examples_keep_their_code() -> None:
+    assert loaded("docstrings").rewritten(
+        "Do it.\n\nAtomic: All,\n    or nothing.\nRetry: Safe.\nLaws: a-law,\n    b-law\n\nExample:\n    >>> 1\n"
+    ) == (
+        "Do it.\n\n* **Atomic**: All, or nothing.\n* **Retry**: Safe.\n* **Laws**: `a-law`, `b-law`\n\n"
+        "Examples:\n    >>> 1\n"
+    )

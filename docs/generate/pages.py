@@ -4,12 +4,14 @@ A page says with `<!-- generated: NAME -->` where its part belongs.
 """
 
 import inspect
+import logging
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import groupby
 
 import typer
+from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
@@ -19,12 +21,19 @@ from perdure.cli.application import application
 from perdure.errors import PerdureError
 from perdure_conformance.laws import Law, all_laws
 
+_log = logging.getLogger("mkdocs.hooks.pages")
+_STRANGE = re.compile(r'^```(?!\w*(?: title="[^"]*")?$).*$', re.MULTILINE)
+"""A fence with something behind it that the site does not know."""
+
 _PLACE = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Put what is generated into its place."""
-    return filled(markdown)
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Put what is generated into its place, and take away what only the tests of the pages need."""
+    text = filled(markdown).replace("```python no-run\n", "```python\n")
+    for fence in _STRANGE.findall(text):
+        _log.warning("%s has a block that would be shown as it is written: %s", page.file.src_uri, fence)
+    return text
 
 
 def filled(markdown: str) -> str:
