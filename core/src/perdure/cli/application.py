@@ -43,7 +43,9 @@ def run(commands: Mapping[str, str]) -> NoReturn:
     try:
         application(commands)()
     except SystemExit as ended:
-        _flush_and_exit(ended.code)
+        # Typer ends on its own when it cannot print its help.
+        closed = isinstance(ended.__context__, BrokenPipeError)
+        _flush_and_exit(ExitCode.PIPE_CLOSED if closed else ended.code)
     _flush_and_exit(ExitCode.DONE)
 
 

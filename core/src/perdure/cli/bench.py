@@ -44,7 +44,7 @@ def bench(
     if as_json:
         print_json("bench", {"store": shown, "figures": [asdict(one) for one in measured], "left": left}, code=code)
     else:
-        say(shown)
+        say(f"{shown}, measured in a new store beside it" if is_path(text) else shown)
         print_table(
             ("what", "calls", "per second", "median ms", "95 % ms"),
             (

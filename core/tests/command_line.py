@@ -1,0 +1,150 @@
+"""Runs the command line as a user does: real processes, pipes, and a real terminal."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SERVER = Path(__file__).with_name("command_server.py")
+SIZE = (30, 100)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> Any:
+        """The result of a command that printed JSON: all that is on standard output."""
+        document = json.loads(self.out)
+        assert document["exit_code"] == self.code
+        return document["result"]
+
+    @property
+    def error(self) -> Any:
+        document = json.loads(self.out)
+        assert document["exit_code"] == self.code
+        return document["error"]
+
+
+class Perdure:
+    """Runs commands in a directory, on a store."""
+
+    def __init__(self, directory: Path, store: str | None = None) -> None:
+        self.directory = directory
+        self.environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        if store is not None:
+            self.environment["PERDURE_STORE"] = store
+
+    def __call__(self, *arguments: str, given: str = "", code: int | None = None, **environment: str) -> Ran:
+        """Run a command to its end; `given` is what it reads, `code` what it must end with."""
+        with tempfile.TemporaryFile() as reads, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            reads.write(given.encode())
+            reads.seek(0)
+            ended = self._start(arguments, [reads.fileno(), out.fileno(), err.fileno()], environment)()
+            for file in (out, err):
+                file.seek(0)
+            ran = Ran(ended, out.read().decode(), err.read().decode())
+        assert code in (None, ran.code), ran
+        assert "Traceback" not in ran.err, ran.err
+        return ran
+
+    def json(self, *arguments: str, code: int = 0, **environment: str) -> Any:
+        """Run a command with `--json`, and return its result."""
+        return self(*arguments, "--json", code=code, **environment).result
+
+    def into_closed_pipe(self, *arguments: str) -> Ran:
+        """Run a command whose reader has gone away."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        with tempfile.TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
+            code = self._start(arguments, [nothing.fileno(), writer, err.fileno()], {})()
+            os.close(writer)
+            err.seek(0)
+            return Ran(code, "", err.read().decode())
+
+    def on_terminal(self, *arguments: str, types: str = "", after: str = "", **environment: str) -> Ran:
+        """Run a command on a terminal, and type when a text has been shown; `out` is all that the terminal got."""
+        mine, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
+        wait = self._start(arguments, [its, its, its], {"TERM": "xterm-256color"} | environment, terminal=True)
+        os.close(its)
+        shown, typed = b"", False
+        with contextlib.suppress(OSError):  # EIO: the last process has closed the terminal
+            while chunk := os.read(mine, 1 << 16):
+                shown += chunk
+                if not typed and after.encode() in shown:
+                    typed = True
+                    os.write(mine, types.encode())
+        os.close(mine)
+        return Ran(wait(), shown.decode(), "")
+
+    def interrupted(self, *arguments: str, when: Callable[[], bool]) -> Ran:
+        """Run a command, and press Ctrl-C when something holds."""
+        with tempfile.TemporaryFile() as out, Path(os.devnull).open("rb") as nothing:
+            wait = self._start(arguments, [nothing.fileno(), out.fileno(), out.fileno()], {})
+            while not when():
+                time.sleep(0.01)
+            os.kill(self.pid, signal.SIGINT)
+            code = wait()
+            out.seek(0)
+            return Ran(code, out.read().decode(), "")
+
+    def _start(
+        self, arguments: tuple[str, ...], files: list[int], environment: dict[str, str], *, terminal: bool = False
+    ) -> Callable[[], int]:
+        control = _server()
+        wanted = {
+            "arguments": arguments,
+            "directory": str(self.directory),
+            "environment": self.environment | environment,
+            "terminal": terminal,
+        }
+        socket.send_fds(control, [json.dumps(wanted).encode()], files)
+        self.pid = _line(control)
+        return lambda: _line(control)
+
+
+@cache
+def _server() -> socket.socket:
+    """Start the server of this process."""
+    mine, its = socket.socketpair()
+    process = subprocess.Popen([sys.executable, "-P", str(SERVER)], stdin=its.fileno())
+    its.close()
+
+    def end() -> None:
+        mine.close()
+        process.wait()
+
+    atexit.register(end)
+    return mine
+
+
+def _line(control: socket.socket) -> int:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = control.recv(1)
+        assert byte, "the server has ended"
+        line += byte
+    return int(line)

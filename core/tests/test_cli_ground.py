@@ -1,0 +1,194 @@
+"""What all commands share: the store, JSON, exit codes, secrets, a closed pipe, Ctrl-C, colour and completion."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from core.tests.command_line import Perdure
+
+from perdure.cli import COMMANDS
+from perdure.cli.exit_codes import ExitCode, code_of
+from perdure.cli.output import CommandError, explained, safe, safe_line
+from perdure.errors import (
+    ApprovalNotFoundError,
+    InvalidIdError,
+    OutcomeUnknownError,
+    StoreCorruptedError,
+    StoreUnavailableError,
+    UnknownSchemeError,
+)
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def perdure(tmp_path: Path) -> Perdure:
+    return Perdure(tmp_path)
+
+
+def test_the_installed_command_tells_its_version_and_its_commands(perdure: Perdure) -> None:
+    script = Path(sys.executable).with_name("perdure")
+    told = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.startswith("perdure 0.")
+    shown = perdure("--help", code=0).out
+    assert [name for name in COMMANDS if f" {name} " not in shown] == []
+    assert "Exit codes" in shown
+
+
+def test_only_the_command_that_is_asked_for_is_imported() -> None:
+    code = (
+        "import sys; from perdure.cli import main; sys.argv = ['perdure', 'stores', '--no-load', '--json']\n"
+        "try: main()\nexcept SystemExit: print([name for name in sys.modules if name.startswith('perdure.cli.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
+    assert loaded & {f"perdure.cli.{module}" for module in COMMANDS.values()} == {"perdure.cli.stores"}
+
+
+@pytest.mark.parametrize(
+    "command", [["ls"], ["show", "x"], ["pending"], ["approvals", "list"], ["prune", "--older-than", "1d"], ["doctor"]]
+)
+def test_without_a_store_it_is_said_how_to_give_one(perdure: Perdure, command: list[str]) -> None:
+    ran = perdure(*command, code=2)
+    assert ran.out == ""
+    assert "no store is given. Give --store URL, such as --store sqlite:agent.db, or set PERDURE_STORE." in ran.err
+    error = perdure(*command, "--json", code=2).error
+    assert error["type"] == "CommandError"
+    assert "PERDURE_STORE" in error["hint"]
+
+
+def test_an_empty_variable_is_none_and_the_option_comes_first(perdure: Perdure) -> None:
+    assert "no store is given" in perdure("ls", code=2, PERDURE_STORE="").err
+    assert "the empty URL: has no scheme" in perdure("ls", "--store", "", code=2).err
+    assert "there.db" in perdure("ls", "--store", "sqlite:there.db", code=2, PERDURE_STORE="sqlite:other.db").err
+
+
+@pytest.mark.parametrize(
+    "command", [["ls"], ["show", "x"], ["doctor"], ["delete", "x", "--yes"], ["prune", "--older-than", "0"]]
+)
+def test_a_store_that_is_not_there_is_not_made(perdure: Perdure, command: list[str]) -> None:
+    for url in ("sqlite:none.db", "sqlite:deep/none.db", "file:none", "memory:"):
+        assert "names no store" in (err := perdure(*command, code=2, PERDURE_STORE=url).err) or "keeps nothing" in err
+    assert list(perdure.directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls", "--store", f"redis://me:{SECRET}@127.0.0.1:1"],
+        ["ls", "--store", f"redis://:{SECRET}@127.0.0.1:1/x"],
+        ["ls", "--store", f"sqlite:a.db?key={SECRET}"],
+        ["ls", "--store", f"redis+sentinel://h/m?sentinel_password={SECRET}&timeout=x"],
+        ["ls", f"redis://me:{SECRET}@host"],
+        ["doctor", "a:b", f"redis://{SECRET}@host"],
+        ["ls", f"--stroe=redis://me:{SECRET}@host"],
+        [f"redis://me:{SECRET}@host"],
+        ["bench", f"redis://me:{SECRET}@127.0.0.1:1"],
+        ["doctor", f"redis://me:{SECRET}@127.0.0.1:1"],
+        ["ls", "--store", f"redis://me:{SECRET}/@127.0.0.1:1"],
+        ["prune", "--older-than", f"redis://me:{SECRET}@host"],
+        ["ls", "--json", f"redis://me:{SECRET}@host"],
+        ["ls", "--json", "--store", f"redis://me:{SECRET}@127.0.0.1:1"],
+    ],
+)  # fmt: skip
+def test_no_secret_of_a_url_is_printed(perdure: Perdure, arguments: list[str]) -> None:
+    ran = perdure(*arguments, code=2)
+    assert SECRET not in ran.out + ran.err
+    assert ran.out + ran.err != ""
+
+
+def test_wrong_use_is_told_as_json_too(perdure: Perdure) -> None:
+    error = perdure("ls", "--limit", "many", "--json", code=2).error
+    assert "--limit" in error["message"]
+    assert error["hint"] == "Try 'perdure ls --help'."
+    assert perdure("approvals", "show", "--json", code=2).error["hint"] == "Try 'perdure approvals show --help'."
+    assert "Did you mean 'approvals'?" in perdure("aprovals", code=2).err
+    assert perdure("ls", "--", "--json", code=2).out == ""
+
+
+def test_a_fault_is_told_apart_from_a_finding(perdure: Perdure) -> None:
+    site = perdure.directory / "broken_store-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-store\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text("[perdure.stores]\nfaulty = faulty\n")
+    (perdure.directory / "faulty.py").write_text(
+        "from perdure.backend import *\nPERDURE_CONTRACT = 1\nclass J(Journal):\n    capabilities = Capabilities(durable=True)\n"
+        "    async def open(self): pass\n    async def close(self): pass\n    async def read(self, *a, **k): pass\n"
+        "    async def write(self, *a): pass\n    async def scan(self, *a, **k): pass\n"
+        "perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(lambda url: J())\n"
+        "def doctor(url, *, salvage): raise ZeroDivisionError('a bug')\n"
+    )
+    code = "import sys; sys.path.insert(0, '.'); from perdure.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "doctor", "faulty:", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=perdure.directory,
+    )
+    assert done.returncode == ExitCode.FAULT
+    assert "Traceback" in done.stderr
+    assert json.loads(done.stdout)["error"]["message"] == "a bug"
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(perdure: Perdure) -> None:
+    for arguments in (["stores"], ["stores", "--json"], ["--help"], ["stores", "--help"]):
+        ran = perdure.into_closed_pipe(*arguments)
+        assert (ran.code, ran.err) == (ExitCode.PIPE_CLOSED, "")
+
+
+def test_colour_is_for_terminals(perdure: Perdure) -> None:
+    assert "\x1b[" in perdure.on_terminal("stores").out
+    assert "\x1b" not in perdure.on_terminal("stores", NO_COLOR="1", TERM="dumb").out
+    assert "\x1b" not in perdure("stores").out
+    assert "\x1b" not in perdure.on_terminal("stores", "--json").out
+
+
+def test_the_shell_can_complete(perdure: Perdure) -> None:
+    shown = perdure("", code=None, _PERDURE_COMPLETE="complete_bash", COMP_WORDS="perdure app", COMP_CWORD="1")
+    assert shown.out.split() == ["approvals"]
+    shown = perdure("", code=None, _PERDURE_COMPLETE="complete_bash", COMP_WORDS="perdure approvals re", COMP_CWORD="2")
+    assert shown.out.split() == ["reject"]
+
+
+def test_output_that_its_locale_cannot_show_is_escaped(perdure: Perdure) -> None:
+    ran = perdure("show", "é", "--store", "sqlite:none.db", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert ran.code == 2
+
+
+# --- in this process ---
+
+
+def test_what_could_steer_a_terminal_is_escaped() -> None:
+    assert safe("a\x1b[31m\x07b\x9b\u202e\r\x7f\ud800") == r"a\x1b[31m\x07b\x9b\u202e\r\x7f\ud800"
+    assert safe("line\n\ttab é 漢 👩‍👩‍👧") == "line\n\ttab é 漢 👩‍👩‍👧"
+    assert safe_line("line\n\ttab\u2028") == r"line\n\ttab\u2028"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ApprovalNotFoundError("a"), 1),
+        (StoreCorruptedError("there", "bad"), 1),
+        (InvalidIdError("session id", "a b", "rule"), 2),
+        (UnknownSchemeError("x", ()), 2),
+        (StoreUnavailableError("load", "a"), 2),
+        (PermissionError(), 2),
+        (OutcomeUnknownError("append", "a"), 3),
+        (CommandError("no"), 1),
+        (CommandError("no", "", ExitCode.CANNOT), 2),
+    ],
+)
+def test_exit_codes(error: Exception, code: int) -> None:
+    assert code_of(error) == code
+
+
+def test_a_hint_is_told_once() -> None:
+    assert explained(CommandError("It is so.", "Do that.")) == "It is so. Do that."
+    assert explained(InvalidIdError("session id", "a b", "rule", "Do that.")).count("Do that") == 1
+    assert explained(PermissionError()) == "PermissionError"
