@@ -3,6 +3,8 @@
 from collections.abc import Awaitable
 
 import pytest
+from plugins.redis.tests.servers import VALKEY, shared
+from plugins.redis.tests.targets import url_of
 
 import perdure
 from perdure import AgentStore
@@ -35,6 +37,18 @@ class EncryptedSqlite(StoreConformance):
             file.write_bytes(b"this is not a database" * 500)
 
 
+class EncryptedFile(StoreConformance):
+    def opener(self, place: Place) -> Awaitable[AgentStore]:
+        return perdure.open_store(located("file:{dir}/x", place), clock=place.clock, codec=codecs())
+
+
+class EncryptedValkey(StoreConformance):
+    processes = False  # they would start a server of their own
+
+    def opener(self, place: Place) -> Awaitable[AgentStore]:
+        return perdure.open_store(url_of(place, shared(VALKEY).url), clock=place.clock, codec=codecs())
+
+
 AREAS = (
     "aliasing",
     "appending_once",
@@ -51,4 +65,6 @@ AREAS = (
 QUICK = {law.id for law in all_laws() if law.area in AREAS and "shared" not in law.needs}
 
 test_law = law_tests(EncryptedMemory().target(), only=QUICK)
-test_every_law = pytest.mark.soak(law_tests(EncryptedMemory().target(), EncryptedSqlite().target()))
+test_every_law = pytest.mark.soak(
+    law_tests(*(kind().target() for kind in (EncryptedMemory, EncryptedSqlite, EncryptedFile, EncryptedValkey)))
+)

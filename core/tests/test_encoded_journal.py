@@ -32,6 +32,7 @@ from perdure.errors import (
     InvalidArgumentError,
     NotEncryptedError,
     RecordTooLargeError,
+    StoreClosedError,
     StoreCorruptedError,
     StoreUnavailableError,
     UnsupportedOperationError,
@@ -316,6 +317,14 @@ async def test_a_wrong_key_is_found_when_the_store_is_opened_before_anything_is_
     await fill(url, codec=codec())
     with pytest.raises(WrongKeyError, match="sessions a"):
         await open_store(url, codec=Encryption(OTHER))
+
+
+async def test_an_opening_that_fails_leaves_nothing_open(inner: Counted) -> None:
+    await EncodedJournal(inner, codec()).write((Append(A, (), Head(), 0, AT, 1),))
+    with pytest.raises(WrongKeyError):
+        await EncodedJournal(inner, Encryption(OTHER)).open()
+    with pytest.raises(StoreClosedError):
+        await inner.open()
 
 
 async def test_no_turn_of_a_key_that_is_held_under_a_wrong_key_is_touched() -> None:

@@ -75,11 +75,13 @@ class EncodedJournal(Journal):
             CodecError: It does not; nothing was written.
         """
         await self.inner.open()
-        for part in Part:
-            try:
-                await self.scan(part, group=None, status=None, before=None, order="id", after=None, limit=1)
-            except StoreCorruptedError:
-                continue  # whoever reads it is told
+        try:
+            for part in Part:
+                with contextlib.suppress(StoreCorruptedError):  # whoever reads it is told
+                    await self.scan(part, group=None, status=None, before=None, order="id", after=None, limit=1)
+        except BaseException:
+            await self.inner.close()
+            raise
 
     async def close(self) -> None:
         """Close the inner journal."""
