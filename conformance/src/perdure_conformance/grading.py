@@ -97,7 +97,6 @@ class Grading:
         grade = Grade(
             versions=versions(),
             profile=self.profile.name,
-            seeds=tuple(self.seeds),
             started_at=started_at,
             seconds=round(time.perf_counter() - began, 3),
             planted=planted,
@@ -123,6 +122,7 @@ class Grading:
         others = [other for seed in missed if (other := self._other(planted, seed)) is not None]
         return PlantedData(
             name=planted.name,
+            seeds=len(self.seeds),
             own=tuple(_catch(name, verdicts) for name, verdicts in own.items()),
             caught=len(self.seeds) - len(missed) + len(others),
             others=tuple(others),
@@ -179,6 +179,6 @@ def _catch(law: str, verdicts: Iterable[Verdict]) -> CatchData:
 def _exit_code(grade: Grade) -> ExitCode:
     if not grade.planted and (grade.clean is None or not grade.clean.trials):
         return ExitCode.NOTHING_RUN
-    missed = not all(map(grade.caught_by_own, grade.planted))
+    missed = not all(one.caught_by_own for one in grade.planted)
     alarmed = grade.clean is not None and bool(grade.clean.alarms)
     return ExitCode.LAW_FAILED if missed or alarmed else ExitCode.HELD

@@ -37,15 +37,27 @@ class PlantedData(Data):
 
     Attributes:
         name: Its name, for what is wrong with it.
+        seeds: With how many seeds it was tried.
         own: What the laws made of it that are named for it.
         caught: With how many seeds any law caught it.
         others: The laws that caught it where none of its own did, the first of each such seed.
     """
 
     name: str
+    seeds: int
     own: tuple[CatchData, ...]
     caught: int
     others: tuple[str, ...]
+
+    @property
+    def caught_by_own(self) -> bool:
+        """Whether each of its own laws caught it with every seed."""
+        return all(one.caught == self.seeds for one in self.own)
+
+    @property
+    def caught_by_any(self) -> bool:
+        """Whether some law caught it with every seed."""
+        return self.caught == self.seeds
 
 
 class AlarmData(Data):
@@ -85,7 +97,6 @@ class Grade(Data):
         schema_version: The version of this form.
         versions: What was graded.
         profile: How much of a law was tried.
-        seeds: The seeds that each planted store was tried with.
         started_at: When it began.
         seconds: How long it took.
         planted: What became of each planted store.
@@ -96,20 +107,11 @@ class Grade(Data):
     schema_version: Literal["perdure-conformance-grade/1"] = SCHEMA
     versions: Versions
     profile: str
-    seeds: tuple[int, ...]
     started_at: datetime
     seconds: float
     planted: tuple[PlantedData, ...]
     clean: CleanData | None
     exit_code: int
-
-    def caught_by_own(self, planted: PlantedData) -> bool:
-        """Whether each of its own laws caught a planted store with every seed."""
-        return all(one.caught == len(self.seeds) for one in planted.own)
-
-    def caught_by_any(self, planted: PlantedData) -> bool:
-        """Whether some law caught a planted store with every seed."""
-        return planted.caught == len(self.seeds)
 
 
 def grade_text(grade: Grade, *, every_store: bool = True) -> str:
@@ -119,21 +121,20 @@ def grade_text(grade: Grade, *, every_store: bool = True) -> str:
         grade: The grade.
         every_store: Show each planted store, not only those that were missed.
     """
-    shown = [one for one in grade.planted if every_store or not grade.caught_by_own(one)]
-    rows = [HEADER, *(row for planted in shown for row in rows_of(grade, planted))]
+    shown = [one for one in grade.planted if every_store or not one.caught_by_own]
+    rows = [HEADER, *(row for planted in shown for row in rows_of(planted))]
     return "\n\n".join(filter(None, [section("planted stores", rows) if shown else "", *_ends(grade)]))
 
 
-def rows_of(grade: Grade, planted: PlantedData) -> list[tuple[str, ...]]:
+def rows_of(planted: PlantedData) -> list[tuple[str, ...]]:
     """Return what each law made of a planted store that is named for it, as cells."""
-    seeds = str(len(grade.seeds))
     return [
         (
             one.law,
             planted.name,
             str(one.caught),
             str(planted.caught),
-            seeds,
+            str(planted.seeds),
             "-" if one.calls is None else f"{one.calls:g}",
         )
         for one in planted.own
@@ -143,11 +144,11 @@ def rows_of(grade: Grade, planted: PlantedData) -> list[tuple[str, ...]]:
 def _ends(grade: Grade) -> list[str]:
     ends = []
     if grade.planted:
-        own = sum(map(grade.caught_by_own, grade.planted))
-        caught = sum(map(grade.caught_by_any, grade.planted))
+        own = sum(one.caught_by_own for one in grade.planted)
+        caught = sum(one.caught_by_any for one in grade.planted)
         count = len(grade.planted)
         ends.append(
-            f"{counted(count, 'planted store')}, {counted(len(grade.seeds), 'seed')}, profile {grade.profile}: {own} caught by each law that is named for "
+            f"{counted(count, 'planted store')}, profile {grade.profile}: {own} caught by each law that is named for "
             f"{'it' if count == 1 else 'them'}, {caught} by any law ({100 * caught / count:.1f} %)"
         )
     ends += [
