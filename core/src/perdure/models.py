@@ -71,7 +71,10 @@ ModelEvent: TypeAlias = TextDelta | ModelResponse
 
 
 class Model(Protocol):
-    """One async method from a request to a stream of events that ends in a `ModelResponse`."""
+    """One async method from a request to a stream of events that ends in a `ModelResponse`.
+
+    A model may have an attribute `provider` too, a text that names who offers it, for telemetry.
+    """
 
     @property
     def name(self) -> str:
