@@ -1,17 +1,27 @@
-"""What the model is told of calls that did not simply succeed."""
+"""What the model is told of calls: what tools said, and of those that did not simply succeed, why; in entries that can be stored."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.contracts.approvals import CANCELLED, EXPIRY, Approval
+from perdure.contracts.records import encode_object
+from perdure.errors import NotJsonError, RecordTooLargeError
+from perdure.runtime.messages import Message, ToolCall, stamp
 from perdure.runtime.tools import ToolArgumentsError, ToolResultError
+from perdure.runtime.turn_state import entry, largest_record
 
 if TYPE_CHECKING:
+    from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
+    from perdure.owned_journal import OwnedJournal
     from perdure.runtime.tools import Tool
     from perdure.runtime.turn_state import CallState
+
+
+UNSTORABLE_NOTE: Final = "(too large to be stored)"
+UNSTORABLE_EDIT: Final = "not run: it was approved with other arguments, which are too large to be stored"
 
 
 def misfit(tool: Tool, arguments: Record) -> str | None:
@@ -37,14 +47,74 @@ def unknown(call: CallState) -> str:
     return f"whether attempt {call.attempts} of this call had an effect is not known, and it was not repeated"
 
 
-def rejection(approval: Approval) -> str:
-    """Return what the model is told of a call that was not approved."""
+def rejection(approval: Approval, note: str | None) -> str:
+    """Return what the model is told of a call that was not approved, with what the human noted."""
     decision = approval.decision
     by = None if decision is None else decision.decided_by
     reason = "cancelled" if approval.status == CANCELLED else "expired" if by == EXPIRY else "rejected"
     said: dict[str, Any] = {"status": reason, "tool": approval.tool_name}
     if approval.kind == "in-doubt":
         said["outcome"] = "unknown; the call was not repeated"
-    if decision is not None and decision.note is not None:
-        said["note"] = decision.note
-    return json.dumps(said)
+    if note is not None:
+        said["note"] = note
+    return json.dumps(said, ensure_ascii=False)
+
+
+class Answers:
+    """Makes the entries that answer the calls of one turn, so that each can be stored: any turn must be able to end."""
+
+    def __init__(self, store: AgentStore, journal: OwnedJournal, run_id: str) -> None:
+        self._store, self._journal, self._run_id = store, journal, run_id
+
+    def of(self, call: CallState, text: str) -> Record:
+        """Return what the model is told of a call that did not succeed."""
+        return self.told(call.call, call.step, call.place, text)
+
+    def told(self, call: ToolCall, step: int, place: int, text: str) -> Record:
+        """Return the same of a call that is not recorded yet. A text that cannot be stored whole is cut."""
+        said = self._entry(call, step, place, text)
+        while text and not self.fits(said):
+            text = text[: len(text) // 2]
+            said = self._entry(call, step, place, f"{text} ... (cut: it cannot be stored whole)")
+        return said
+
+    def rejected(self, call: CallState, approval: Approval) -> Record:
+        """Return what the model is told of a call that was not approved."""
+        note = None if approval.decision is None else approval.decision.note
+        whole = self._entry(call.call, call.step, call.place, rejection(approval, note))
+        return whole if self.fits(whole) else self.of(call, rejection(approval, UNSTORABLE_NOTE))
+
+    def kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
+        """Return what a tool said; a result that cannot be stored becomes an error that says that it ran."""
+        said = self._entry(call.call, call.step, call.place, text, is_error=is_error)
+        where = f"the result of {call.call.name}"
+        try:
+            encode_object(said, where, self._store.checkpoints.max_record)
+            self.fitting(said["message"], where)
+        except (NotJsonError, RecordTooLargeError) as error:
+            return self.of(call, f"the tool ran, but what it said cannot be stored: {error}")
+        return said
+
+    def fits(self, item: Record) -> bool:
+        """Whether an entry, and the message that it may hold, can be stored."""
+        try:
+            encode_object(item, "entry", self._store.checkpoints.max_record)
+            if "message" in item:
+                self.fitting(item["message"], "message")
+        except RecordTooLargeError:
+            return False
+        return True
+
+    def fitting(self, message: Record, where: str) -> bytes:
+        """Return a message as bytes, or raise: one that is journaled and cannot be saved would stop the turn for good."""
+        if self._journal.head.session_id is not None:
+            saved = largest_record(self._run_id, self._now(), message)
+            encode_object(saved, where, self._store.sessions.max_record)
+        return encode_object(message, where, self._store.checkpoints.max_record)
+
+    def _entry(self, call: ToolCall, step: int, place: int, text: str, *, is_error: bool = True) -> Record:
+        message = Message("tool", text, tool_call_id=call.id, is_error=is_error)
+        return entry("tool", self._now(), step=step, call=place, message=message.to_record())
+
+    def _now(self) -> str:
+        return stamp(self._store.clock.now())

@@ -9,23 +9,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from perdure.contracts.approvals import APPROVED, Approval
-from perdure.contracts.records import encode_object
+from perdure.contracts.store import describe
 from perdure.errors import (
     AgentChangedError,
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
-    NotJsonError,
     OutcomeUnknownError,
     PropagatingToolError,
-    RecordTooLargeError,
     StoreUnavailableError,
     ToolOutcomeUnknownError,
 )
 from perdure.events import ToolStarted
 from perdure.owned_journal import OwnershipLostError
 from perdure.place import enter_call
-from perdure.runtime.answers import failure, misfit, rejection, unknown
-from perdure.runtime.messages import Message, stamp
+from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, misfit, unknown
+from perdure.runtime.messages import stamp
 from perdure.runtime.tools import (
     ToolContext,
     ToolDidNotRun,
@@ -33,7 +31,7 @@ from perdure.runtime.tools import (
     ToolResultError,
     as_text,
 )
-from perdure.runtime.turn_state import CallState, Step, entry, largest_record
+from perdure.runtime.turn_state import CallState, Step, entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +73,7 @@ class Calls:
 
     Attributes:
         waiting_for: The approvals that the turn must wait for.
+        answers: Makes the entries that answer calls.
     """
 
     def __init__(self, agent: Agent, store: AgentStore, journal: OwnedJournal, teller: Teller) -> None:
@@ -83,6 +82,7 @@ class Calls:
         self.journal = journal
         self.teller = teller
         self.state = teller.state
+        self.answers = Answers(store, journal, teller.state.run_id)
         self.waiting_for: tuple[str, ...] = ()
         self._probed: set[str] = set()
 
@@ -135,7 +135,7 @@ class Calls:
                 with contextlib.suppress(ApprovalAlreadyResolvedError, ApprovalNotFoundError):
                     await self.store.approvals.cancel(call.id, reason="the user went on")
         not_run = "not run: the user has sent a new message"
-        await self.write([self._answer(call, not_run, is_error=True) for call in idle])
+        await self.write([self.answers.of(call, not_run) for call in idle])
         return True
 
     def _idle(self, calls: Sequence[CallState]) -> list[CallState]:
@@ -176,9 +176,9 @@ class Calls:
     def _found(self, call: CallState, result: object) -> Record:
         """Return what a probe found as an answer; that the tool ran is known, also if its result cannot be told."""
         try:
-            return self._kept(call, as_text(result), is_error=False)
+            return self.answers.kept(call, as_text(result), is_error=False)
         except ToolResultError as error:
-            return self._kept(call, str(error), is_error=True)
+            return self.answers.kept(call, str(error), is_error=True)
 
     def _question(self, call: CallState, tool: Tool) -> tuple[str, str] | None:
         """Return the approval that a call needs next, as id and kind, or `None`."""
@@ -232,17 +232,21 @@ class Calls:
             approval = approvals[question[0]]
             if not approval.decided:
                 return
-            plan.entries.append(self._applied(call, approval))
+            applied = self._applied(call, approval)
+            plan.entries.append(applied)
             if approval.status != APPROVED:
-                plan.entries.append(self._answer(call, rejection(approval), is_error=True))
+                plan.entries.append(self.answers.rejected(call, approval))
                 return
             arguments = approval.effective_arguments
+            if applied.get("arguments", call.arguments) != arguments:
+                plan.entries.append(self.answers.of(call, UNSTORABLE_EDIT))
+                return
         elif call.in_doubt and tool.in_doubt == "fail" and not tool.idempotent:
-            plan.entries.append(self._answer(call, unknown(call), is_error=True))
+            plan.entries.append(self.answers.of(call, unknown(call)))
             return
         problem = misfit(tool, arguments)
         if problem is not None:
-            plan.entries.append(self._answer(call, problem, is_error=True))
+            plan.entries.append(self.answers.of(call, problem))
             return
         attempt = 1 + self._earlier_attempts(call, tool, first=question is not None)
         if not tool.idempotent:
@@ -257,24 +261,14 @@ class Calls:
         return 0 if first else self.state.resumed - call.resumed_before
 
     def _applied(self, call: CallState, approval: Approval) -> Record:
-        decision = approval.decision
-        applied = entry(
-            "approval-applied",
-            self.now(),
-            step=call.step,
-            call=call.place,
-            approval_id=approval.id,
-            status=approval.status,
-        )
-        for name in ("note", "arguments", "decided_by"):
-            value = getattr(decision, name, None)
-            if value is not None:
+        """Return the entry of a decision, without what a journal cannot hold that takes less than an approval store."""
+        about = {"step": call.step, "call": call.place, "approval_id": approval.id, "status": approval.status}
+        applied = entry("approval-applied", self.now(), **about)
+        for name in ("decided_by", "arguments", "note"):
+            value = getattr(approval.decision, name, None)
+            if value is not None and self.answers.fits(applied | {name: value}):
                 applied[name] = value
         return applied
-
-    def _answer(self, call: CallState, text: str, *, is_error: bool) -> Record:
-        message = Message("tool", text, tool_call_id=call.call.id, is_error=is_error)
-        return entry("tool", self.now(), step=call.step, call=call.place, message=message.to_record())
 
     # --- running tools ---
 
@@ -314,19 +308,19 @@ class Calls:
         call = start.call
         enter_call(call.call.id)
         try:
-            answer = self._kept(call, await self._call(start), is_error=False)
+            answer = self.answers.kept(call, await self._call(start), is_error=False)
         except PropagatingToolError as error:
             if not start.tool.idempotent:
                 # The tool says itself that it failed: the attempt is not in doubt, and a resume may try again.
-                failed = entry("tool-failed", self.now(), step=call.step, call=call.place, error=str(error))
+                failed = entry("tool-failed", self.now(), step=call.step, call=call.place, error=describe(error))
                 await self._write_outcome(failed)
             raise
         except asyncio.CancelledError:
             if cancelled_from_outside():
                 raise
-            answer = self._answer(call, "the tool cancelled itself", is_error=True)
+            answer = self.answers.of(call, "the tool cancelled itself")
         except Exception as error:  # noqa: BLE001  # reason: the model is told of whatever a tool raises
-            answer = self._kept(call, failure(error), is_error=True)
+            answer = self.answers.kept(call, failure(error), is_error=True)
         await self._write_outcome(answer)
 
     async def _call(self, start: Start) -> str:
@@ -351,16 +345,6 @@ class Calls:
         session_id = self.journal.head.session_id
         return ToolContext(session_id, self.state.run_id, call.call.id, attempt, idempotency_key=call.id)
 
-    def _kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
-        """Return what a tool said as an answer; one that cannot be stored becomes an error that says that it ran."""
-        answer, where = self._answer(call, text, is_error=is_error), f"the result of {call.call.name}"
-        try:
-            encode_object(answer, where, self.store.checkpoints.max_record)
-            self.fitting(answer["message"], where)
-        except (NotJsonError, RecordTooLargeError) as error:
-            return self._answer(call, f"the tool ran, but what it said cannot be stored: {error}", is_error=True)
-        return answer
-
     async def _write_outcome(self, outcome: Record) -> None:
         """Write what became of a call; if the store fails, the append that gives the turn up tries to say it too.
 
@@ -375,13 +359,6 @@ class Calls:
     async def write(self, entries: Sequence[Record], *, unless: Callable[[], bool] = _never) -> bool:
         """Write entries, unless; the journal tells the state of them. Return whether they are written, if there are any."""
         return await self.journal.append(entries, unless=unless) if entries else not unless()
-
-    def fitting(self, message: Record, where: str) -> bytes:
-        """Return a message as bytes, or raise: one that is journaled and cannot be saved would stop the turn for good."""
-        if self.journal.head.session_id is not None:
-            saved = largest_record(self.state.run_id, self.now(), message)
-            encode_object(saved, where, self.store.sessions.max_record)
-        return encode_object(message, where, self.store.checkpoints.max_record)
 
 
 def cancelled_from_outside() -> bool:

@@ -144,7 +144,7 @@ class Turn:
         """Return the response's entry, which holds what is gated, and at once the answers to calls that cannot run."""
         said = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata).to_record()
         # Of bytes, not of the model's objects, which it may go on changing.
-        record = decode_object(self.calls.fitting(said, "response"), "response")
+        record = decode_object(self.calls.answers.fitting(said, "response"), "response")
         message = Message.from_record(record)
         gated: list[int] = []
         answers: list[Record] = []
@@ -153,8 +153,7 @@ class Turn:
             tool = self.agent.tools.get(call.name)
             problem = f"there is no tool {call.name!r}" if tool is None else misfit(tool, call.arguments)
             if problem is not None:
-                answer = Message("tool", problem, tool_call_id=call.id, is_error=True)
-                answers.append(entry("tool", self.calls.now(), step=step, call=place, message=answer.to_record()))
+                answers.append(self.calls.answers.told(call, step, place, problem))
             elif tool is not None and tool.is_gated(call.arguments):
                 gated.append(place)
         usage = response.usage.to_record()
