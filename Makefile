@@ -72,7 +72,7 @@ soak: $(STAMP) ## Run the long tests
 check: $(STAMP) docs ## Check format, lint, types, import directions and the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) $(TESTS) docs/generate conftest.py
+	$(BIN)/mypy $(SOURCES) $(TESTS) docs/generate benchmarks conftest.py
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 
