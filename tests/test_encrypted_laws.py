@@ -3,8 +3,6 @@
 from collections.abc import Awaitable
 
 import pytest
-from plugins.redis.tests.servers import VALKEY, shared
-from plugins.redis.tests.targets import url_of
 
 import perdure
 from perdure import AgentStore
@@ -46,6 +44,10 @@ class EncryptedValkey(StoreConformance):
     processes = False  # they would start a server of their own
 
     def opener(self, place: Place) -> Awaitable[AgentStore]:
+        # Not above: the processes of the other laws import this module, and start faster without it.
+        from plugins.redis.tests.servers import VALKEY, shared
+        from plugins.redis.tests.targets import url_of
+
         return perdure.open_store(url_of(place, shared(VALKEY).url), clock=place.clock, codec=codecs())
 
 
