@@ -96,6 +96,20 @@ def test_power_loss_is_never_part_of_durable() -> None:
     assert found["power-loss"].standing is Standing.REFUSED
 
 
+def test_approvals_alone_lack_nothing_that_their_contract_does_not_have() -> None:
+    declared = {"approvals": {"delete": True, "list": True, "replace": False, "durable": True, "atomic": False}}
+    found = granted(LAWS, {one.id: Outcome.PASSED for one in LAWS}, declared)
+    assert {name: found[name].standing for name in ("plain", "complete", "durable", "atomic", "power-loss")} == {
+        "plain": Standing.GRANTED,
+        "complete": Standing.GRANTED,
+        "durable": Standing.GRANTED,
+        "atomic": Standing.NOT_CLAIMED,
+        "power-loss": Standing.NOT_TESTED,
+    }
+    assert found["power-loss"].why == "no law of it is about this store"
+    assert found["atomic"].why == "the store has no part that could"
+
+
 def test_what_no_law_is_about_says_so() -> None:
     found = granted([law("a-plain-law")], {"a-plain-law": Outcome.PASSED})
     assert found["power-loss"].standing is Standing.NOT_TESTED

@@ -14,6 +14,9 @@ PARTS = ("sessions", "checkpoints", "approvals")
 OPTIONAL = frozenset({"replace", "delete", "list"})
 """The operations that a store may leave out."""
 
+FOREIGN = {"approvals": frozenset({"replace", "atomic"})}
+"""By part, what its contract knows nothing of: nobody misses it there."""
+
 Declared: TypeAlias = Mapping[str, Mapping[str, bool]]
 """By part that is there, what it declares."""
 
@@ -142,21 +145,21 @@ def _grant(level: Level, laws: Sequence[Law], outcomes: Mapping[str, Outcome], d
     asked = {name: outcome for name, outcome in found.items() if outcome is not Outcome.NOT_CLAIMED}
     passed = sum(outcome is Outcome.PASSED for outcome in asked.values())
     why = _why_not(asked)
-    if _is_untried(asked) and all(map(_is_beside, due)):
-        return Grant(level, Standing.NOT_TESTED, 0, len(asked), f"{_some(list(asked))} did not run")
+    if _is_untried(asked) and all(map(_is_beside, own)):
+        return Grant(level, Standing.NOT_TESTED, 0, len(asked), why if asked else "no law of it is about this store")
     return Grant(level, Standing.REFUSED if why else Standing.GRANTED, passed, len(asked), why)
 
 
 def _is_untried(outcomes: Mapping[str, Outcome]) -> bool:
-    return bool(outcomes) and set(outcomes.values()) == {Outcome.NOT_RUN}
+    return set(outcomes.values()) <= {Outcome.NOT_RUN}
 
 
 def _lacking(level: Level, declared: Declared) -> str:
-    """Say which part does not declare what the level is about; of `atomic` it takes those two that are written together."""
-    parts = [part for part in declared if level.name != "atomic" or part != "approvals"]
-    if not parts:
+    """Say which part does not declare what the level is about."""
+    claimed = {part: [name for name in level.claimed if name not in FOREIGN.get(part, ())] for part in declared}
+    if level.claimed and not any(claimed.values()):
         return "the store has no part that could"
-    missing = {part: [name for name in level.claimed if not declared[part].get(name)] for part in parts}
+    missing = {part: [name for name in names if not declared[part].get(name)] for part, names in claimed.items()}
     return "; ".join(f"{part} does not declare {', '.join(names)}" for part, names in missing.items() if names)
 
 

@@ -138,6 +138,13 @@ def record(stores: Stores, name: str, log: CallLog) -> None:
         owner.__dict__[_NOTED_AS] = (".".join(filter(None, (name, part))), log)
 
 
+def record_alike(store: object, noted: object, part: str) -> None:
+    """Have the calls of a store noted as those of another one are, if they are."""
+    if _NOTED_AS in vars(noted):
+        store.__class__ = _recording(type(store), METHODS[part])  # type: ignore[arg-type]  # reason: every class is hashable
+        store.__dict__[_NOTED_AS] = vars(noted)[_NOTED_AS]
+
+
 _NOTED_AS = "_noted_as"
 
 

@@ -11,12 +11,16 @@ from pathlib import Path
 from perdure.backend import (
     Capabilities,
     InvalidArgumentError,
+    SchemaVersionError,
     SessionStore,
     StoreCorruptedError,
     StoredTranscript,
     VersionConflictError,
     codec,
 )
+
+SCHEMA = 1
+"""The version of the form of a file. A release that changes the form raises it, so that older ones leave the file alone."""
 
 
 @dataclass
@@ -98,7 +102,13 @@ class JsonLinesSessions(SessionStore):
             raise InvalidArgumentError("scope", f"cannot change: session {session_id} was created for another one")
         version = first_version if found is None else actual + 1
         lines = [*([] if state is None else [state]), *records]
-        batch = {"version": version, "at": at.isoformat(), "state": state is not None, "lines": len(lines)}
+        batch = {
+            "schema": SCHEMA,
+            "version": version,
+            "at": at.isoformat(),
+            "state": state is not None,
+            "lines": len(lines),
+        }
         if found is None:
             batch["scope"] = scope
         with self._file(session_id).open("ab") as file:
@@ -121,6 +131,8 @@ class JsonLinesSessions(SessionStore):
         try:
             for line in lines:
                 batch = codec.decode(line)
+                if batch["schema"] > SCHEMA:
+                    raise SchemaVersionError(str(self._file(session_id)), batch["schema"], SCHEMA)
                 following = list(itertools.islice(lines, batch["lines"]))
                 if len(following) == batch["lines"]:
                     found = _after(found, batch, following)

@@ -1,5 +1,7 @@
 """The laws: `pytest test_laws.py`, or `perdure-conformance check test_laws:TestJsonLinesSessions`."""
 
+from collections.abc import Callable
+
 from json_lines_sessions import JsonLinesSessions
 
 from perdure import AgentStore
@@ -17,3 +19,14 @@ class TestJsonLinesSessions(StoreConformance):
 
     def raw_damage(self, place: Place) -> None:
         overwrite_files(place)
+
+    def newer_schema(self, place: Place) -> Callable[[], None]:
+        before = {file: file.read_bytes() for file in place.directory.glob("*.jsonl")}
+        for file, content in before.items():
+            file.write_bytes(content.replace(b'{"schema":1,', b'{"schema":2,'))
+
+        def undo() -> None:
+            for file, content in before.items():
+                file.write_bytes(content)
+
+        return undo

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
 from perdure.ownership import Process
-from perdure_conformance.checks import NotRunError
+from perdure_conformance.checks import NotClaimedError
 from perdure_conformance.interception import InterceptedJournal, Interception
+from perdure_conformance.laws.stopping import stopped
 from perdure_conformance.parts import PARTS, Stores
 
 if TYPE_CHECKING:
@@ -19,27 +21,42 @@ ELSEWHERE = Process("elsewhere", "boot", "1", 4711, "1")
 """A process of another machine: whether it lives cannot be known from here."""
 
 
-def journal_behind(part: object) -> Journal:
-    """Return the journal that a store is made of.
-
-    Raises:
-        NotRunError: It is made of none, so its calls cannot be told apart.
-    """
-    if not isinstance(part, (JournalSessions, JournalCheckpoints, JournalApprovals)):
-        raise NotRunError("the store is made of no journal whose calls could be stopped")
-    return part.journal
+def journal_behind(part: object) -> Journal | None:
+    """Return the journal that a store is made of, or `None`."""
+    if isinstance(part, (JournalSessions, JournalCheckpoints, JournalApprovals)):
+        return part.journal
+    return None
 
 
 def over(
-    stores: Stores, wrap: dict[int, Journal], process: Process | None = None, *, clock: Any = None, lease: Any = None
+    stores: Stores,
+    journals: Mapping[int, Journal],
+    interceptions: Sequence[Interception],
+    process: Process | None = None,
+    *,
+    clock: Any = None,
+    lease: Any = None,
 ) -> Stores:
-    """Return a bundle with the store's own parts, each over what stands for its journal, by the journal's `id`."""
+    """Return a bundle over the same data, as another process has it.
+
+    Args:
+        stores: The bundle under test.
+        journals: What stands for a journal that parts are made of, by the journal's `id`.
+        interceptions: What the calls of every other part pass, the outermost first.
+        process: Who it is; `None`: this process.
+        clock: What it goes by; `None`: as the bundle under test.
+        lease: The lease that it takes; `None`: the usual one.
+    """
     parts: dict[str, Any] = {}
     for one in PARTS:
         if one.name in stores:
-            part = _copied(getattr(stores, one.name))
-            part.journal = wrap[id(journal_behind(part))]
-            parts[one.name] = part
+            part = getattr(stores, one.name)
+            instead = journals.get(id(journal_behind(part)))
+            if instead is None:
+                parts[one.name] = stopped(part, one.name, interceptions)
+            else:
+                parts[one.name] = _copied(part)
+                parts[one.name].journal = instead
     return type(stores)(**parts, clock=clock or stores.clock, process=process, lease=lease)
 
 
@@ -57,21 +74,20 @@ def tapped(stores: Stores, interception: Interception | None = None, *, process:
 
     Args:
         stores: The bundle under test.
-        interception: What happens at calls; `None`: nothing.
+        interception: What happens at calls of the journal, or of the store itself if it is made of none; `None`: nothing.
         process: Who it is; `None`: this process.
-
-    Raises:
-        NotRunError: A part is made of no journal.
     """
-    journals = {id(journal): journal for journal in all_journals(stores)}
-    wrapped: dict[int, Journal] = {
-        number: InterceptedJournal(journal, interception or Interception()) for number, journal in journals.items()
-    }
-    return over(stores, wrapped, process)
+    passed = interception or Interception()
+    return over(stores, _each_journal(stores, lambda journal: InterceptedJournal(journal, passed)), [passed], process)
 
 
-def all_journals(stores: Stores) -> list[Journal]:
-    """Return the journals that a bundle is made of."""
+def _each_journal(stores: Stores, wrap: Callable[[Journal], Journal]) -> dict[int, Journal]:
+    """Return what is put around each journal that parts are made of, by the journal's `id`."""
+    return {id(journal): wrap(journal) for journal in all_journals(stores) if journal is not None}
+
+
+def all_journals(stores: Stores) -> list[Journal | None]:
+    """Return the journal that each part of a bundle is made of, `None` for a part that is made of none."""
     return [journal_behind(getattr(stores, part.name)) for part in PARTS if part.name in stores]
 
 
@@ -114,6 +130,8 @@ def counted(stores: Stores, cost: Cost) -> Stores:
     """Return a bundle over the same data whose costs are counted.
 
     Raises:
-        NotRunError: A part is made of no journal.
+        NotClaimedError: A part is made of no journal, at whose calls items could be counted.
     """
-    return over(stores, {id(journal): _CountingJournal(journal, cost) for journal in all_journals(stores)})
+    if None in all_journals(stores):
+        raise NotClaimedError("what a call costs is counted at a journal, and the store is made of none")
+    return over(stores, _each_journal(stores, lambda journal: _CountingJournal(journal, cost)), [])

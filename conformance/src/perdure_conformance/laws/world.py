@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.errors import ToolOutcomeUnknownError
 from perdure_conformance.bench import Bench
-from perdure_conformance.checks import LawBrokenError, NotRunError, broken
+from perdure_conformance.checks import LawBrokenError, broken
 from perdure_conformance.conversation_world import LAPSE, SESSION, TYPED, ConversationWorld
+from perdure_conformance.laws.stopping import Apart, interceptions_of
 from perdure_conformance.laws.tapped import all_journals, over
 from perdure_conformance.parts import PARTS, Stores
 from perdure_conformance.stepping import SteppedProcess
@@ -31,21 +32,19 @@ class StoreWorld(ConversationWorld):
     """One conversation whose every process has the parts of the store under test."""
 
     def __init__(self, stores: Stores, **options: Any) -> None:
-        """Set up over an open, empty bundle.
-
-        Raises:
-            NotRunError: Its parts are not made of one journal, so no process of it can be stopped.
-        """
-        journals = all_journals(stores)
-        if len({id(journal) for journal in journals}) != 1:
-            raise NotRunError("the parts are made of several journals, which cannot be stopped together")
+        """Set up over an open, empty bundle."""
+        one, *others = all_journals(stores)
+        journal = (
+            one if one is not None and all(other is one for other in others) else Apart(stores.sessions.capabilities)
+        )
         defaults: dict[str, Any] = {"same_host": False, "allowed": ALLOWED}
-        super().__init__(journals[0], **defaults | options)
+        super().__init__(journal, **defaults | options)
         self.stores = stores
 
     def store(self, name: str, journal: Journal) -> Stores:
         """Return a bundle of a process's own."""
-        return over(self.stores, {id(self.journal): journal}, self.identity(name), clock=self.clock)
+        passed = interceptions_of(journal)
+        return over(self.stores, {id(self.journal): journal}, passed, self.identity(name), clock=self.clock)
 
 
 Program: TypeAlias = Callable[[StoreWorld, Stores], Coroutine[Any, Any, Any]]
