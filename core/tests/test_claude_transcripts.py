@@ -43,6 +43,11 @@ def result(call_id: str, content: Any = "seen", **more: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
 
 
+def news(notes: Iterable[Any]) -> list[Any]:
+    """What is said besides that lines are kept."""
+    return [note for note in notes if "are kept, where" not in str(note)]
+
+
 def data(lines: Iterable[dict[str, Any]]) -> list[bytes]:
     return [json.dumps(one).encode() + b"\n" for one in lines]
 
@@ -93,7 +98,10 @@ def test_pieces_of_a_message_and_results_beside_the_chain_belong_to_the_conversa
         {"id": "c2", "name": "look", "arguments": {"what": "c2"}},
     ]
     assert problems(list(draft.records)) == []
-    assert made.notes == ()
+    assert [(note.where, note.outcome) for note in made.notes] == [
+        *(("line 1", "kept"), ("line 3", "kept"), ("line 11", "kept")),
+    ]
+    assert str(made.notes[0]) == "line 1: 2 lines of the type 'summary' are kept, where no model sees them"
     kinds = [record["kind"] for record in draft.records if record["kind"] != "message"]
     assert kinds == ["claude.summary", "claude.summary", "claude.file-history-snapshot", "claude.system"]
 
@@ -102,7 +110,7 @@ def test_a_torn_last_line_costs_itself_and_is_said() -> None:
     lines = [*data(CHAT), b'{"uuid":"u10","parentUuid":"u9","type":"user","mess']
     made = drafts_from_claude(lines)
     assert len(seen(made.value[0].records)) == 6
-    assert [note.outcome for note in made.notes] == ["left-out"]
+    assert [note.outcome for note in news(made.notes)] == ["left-out"]
     assert "torn" in str(made.notes[0])
     long = [line(f"n{n}", f"n{n - 1}" if n else None, "user", f"m {n}") for n in range(300)]
     made = drafts_from_claude([*data(long), b'{"uuid":"n300"'])
@@ -116,14 +124,14 @@ def test_a_damaged_line_is_an_error_or_is_passed_over_and_said(damage: bytes) ->
         drafts_from_claude(lines)
     made = drafts_from_claude(lines, strict=False)
     assert len(seen(made.value[0].records)) == 6
-    assert [note.where.partition(" (")[0] for note in made.notes] == ["line 11"]
+    assert [note.where.partition(" (")[0] for note in news(made.notes)] == ["line 11"]
 
 
 def test_a_parent_that_is_not_there_loses_nothing() -> None:
     lines = [*CHAT[:8], CHAT[8] | {"parentUuid": "never-written"}, *CHAT[9:], line("u10", "gone", "user", "Bye.")]
     made = drafts_from_claude(data(lines))
     assert len(seen(made.value[0].records)) == 7
-    assert [(note.where, note.outcome) for note in made.notes] == [("line 14", "repaired")]
+    assert [(note.where, note.outcome) for note in news(made.notes)] == [("line 14", "repaired")]
 
 
 def test_a_loop_of_parents_ends() -> None:
@@ -136,7 +144,7 @@ def test_a_loop_of_parents_ends() -> None:
 def test_a_line_that_was_written_twice_counts_once() -> None:
     made = drafts_from_claude(data([*CHAT, CHAT[3], CHAT[12] | {"cwd": "/other"}]))
     assert len(seen(made.value[0].records)) == 6
-    assert [note.where for note in made.notes] == ["line 14", "line 15"]
+    assert [note.where for note in news(made.notes)] == ["line 14", "line 15"]
 
 
 def test_what_was_taken_back_is_kept_where_no_model_sees_it() -> None:
@@ -152,7 +160,7 @@ def test_what_was_taken_back_is_kept_where_no_model_sees_it() -> None:
     assert [record["kind"] for record in made.value[0].records] == [
         *("message", "message", "claude.user", "message", "claude.assistant"),
     ]
-    assert [(note.where, note.outcome) for note in made.notes] == [("line 3", "kept")]
+    assert [(note.where, note.outcome) for note in made.notes] == [("line 3", "kept"), ("line 5", "kept")]
 
 
 def test_orphan_calls_and_results_are_repaired() -> None:
@@ -211,7 +219,7 @@ async def test_sidechains_become_sessions_of_their_own(target: AgentStore) -> No
     ]
     report = await import_claude(target, data([*CHAT[:9], *side, *CHAT[9:]]), session_id="main", scope="acme")
     assert report.sessions[0] == "main"
-    assert [note.outcome for note in report.notes] == ["changed", "changed"]
+    assert [note.outcome for note in news(report.notes)] == ["changed", "changed"]
     found = [await target.sessions.load(name) for name in report.sessions[1:]]
     assert [transcript and seen(transcript.records) for transcript in found] == [
         [("user", "sub-task"), ("assistant", "sub-answer")],

@@ -73,6 +73,11 @@ class Entry:
         return self.kind == "system" and self.value.get("subtype") == "compact_boundary"
 
     @property
+    def is_summary(self) -> bool:
+        """Whether it stands for what a compaction has replaced."""
+        return self.spoken and self.value.get("isCompactSummary") is True
+
+    @property
     def spoken(self) -> bool:
         """Whether it is a message of the user or the assistant."""
         return self.kind in ("user", "assistant") and "content" in self.message
@@ -115,7 +120,7 @@ def chain(entries: Sequence[Entry], notes: list[Note]) -> set[Entry]:
         if entry.parent is not None and (before is None or before >= place):
             notes.append(Note(entry.where, REPAIRED, f"its parent {entry.parent} is not before it; the line before is"))
             before = _line_before(entries, place)
-        elif entry.parent is None and (entry.is_boundary or entry.value.get("isCompactSummary") is True):
+        elif entry.parent is None and (entry.is_boundary or entry.is_summary):
             before = _line_before(entries, place)  # a compaction begins a new line of parents
         place = before
     return found | _belonging(entries, found)

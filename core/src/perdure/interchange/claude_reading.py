@@ -103,14 +103,14 @@ def _state(original: str, entries: Sequence[Entry]) -> Record:
 
 def _draft(name: str, entries: Sequence[Entry], state: Record, notes: list[Note]) -> Draft:
     found = chain(entries, notes)
-    _note_branches([entry for entry in entries if entry.spoken and entry not in found], notes)
+    _note_kept(entries, found, notes)
     parts: list[list[Record]] = [[]]
     pieces: dict[str, Record] = {}
     boundary: Entry | None = None
     for entry in entries:
         if entry in found and entry.is_boundary:
             boundary = entry
-        elif entry in found and entry.value.get("isCompactSummary") is True and parts[-1]:
+        elif entry in found and entry.is_summary and parts[-1]:
             parts.append([_summary(name, entry, boundary, parts, notes)])
             boundary, pieces = None, {}
         else:
@@ -127,10 +127,22 @@ def _draft(name: str, entries: Sequence[Entry], state: Record, notes: list[Note]
     return Draft(name, records, state, archives)
 
 
-def _note_branches(beside: Sequence[Entry], notes: list[Note]) -> None:
-    if beside:
-        what = f"{len(beside)} messages lead to no end of the conversation; they are kept, where no model sees them"
-        notes.append(Note(beside[0].where, KEPT, what))
+def _note_kept(entries: Sequence[Entry], found: set[Entry], notes: list[Note]) -> None:
+    """Note what stays where no model sees it, one note for each kind."""
+    kept: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.spoken and entry not in found:
+            kept.setdefault("messages that lead to no end of the conversation", []).append(entry)
+        elif entry.spoken and _is_failure(entry):
+            kept.setdefault("messages that are errors of the API", []).append(entry)
+        elif not entry.spoken and not entry.is_boundary and entry.kind != CARRIED:
+            kept.setdefault(f"lines of the type {entry.kind!r}", []).append(entry)
+    for what, those in kept.items():
+        notes.append(Note(those[0].where, KEPT, f"{len(those)} {what} are kept, where no model sees them"))
+
+
+def _is_failure(entry: Entry) -> bool:
+    return entry.value.get("isApiErrorMessage") is True
 
 
 def _summary(
@@ -151,7 +163,7 @@ def _records(entry: Entry, belongs: bool, pieces: dict[str, Record], notes: list
     carried = entry.value.get(CARRIED)
     if entry.kind == CARRIED and isinstance(carried, dict) and not is_own(carried):
         return [carried]
-    if not belongs or not entry.spoken or entry.value.get("isApiErrorMessage") is True:
+    if not belongs or not entry.spoken or _is_failure(entry):
         return [_foreign(entry)]
     if entry.kind == "user":
         return _carried(entry, _from_user(entry, notes))
