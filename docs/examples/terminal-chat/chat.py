@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
@@ -65,6 +66,7 @@ class Chat:
 
     async def _try(self, step: Awaitable[object]) -> None:
         """Do something, and tell what it raises: the chat goes on, and what is stored stays."""
+        self._streamed = False  # whatever was shown before was broken off
         try:
             await step
         except Interrupted:
@@ -165,6 +167,7 @@ async def main() -> None:
     parser.add_argument("--store", default="sqlite:chat.db", help="where the conversation is kept")
     parser.add_argument("--session", default="terminal", help="which conversation")
     given = parser.parse_args()
+    logging.basicConfig(filename="chat.log", level=logging.INFO)  # not between the lines of the chat
     async with open_store(given.store) as store:
         await Chat(make_agent(store), given.session, Terminal()).run()
     sys.stdout.write("\n")

@@ -205,10 +205,48 @@ async def answer(request):
 """
 
 
-def test_a_second_ctrl_c_leaves_what_does_not_stop_and_a_start_goes_on_with_it(folder: Path, start: Start) -> None:
+AWAY = """
+
+async def answer(request):
+    yield TextDelta("let me ")
+    if Path("away").exists():
+        raise ConnectionError("the provider is away")
+    yield ModelResponse(text="let me see")  # without streaming the rest
+"""
+
+
+def with_model(folder: Path, model: str) -> str:
+    """Put another model into the assistant; return the assistant as it was."""
     assistant = folder / "assistant.py"
     whole = assistant.read_text(encoding="utf-8")
-    assistant.write_text(whole.replace("\n\ndef make_agent", f"{STUBBORN}\n\ndef make_agent"), encoding="utf-8")
+    assistant.write_text(whole.replace("\n\ndef make_agent", f"{model}\n\ndef make_agent"), encoding="utf-8")
+    return whole
+
+
+def test_a_turn_that_failed_is_tried_again_or_dropped(folder: Path, start: Start) -> None:
+    with_model(folder, AWAY)
+    away = folder / "away"
+    away.touch()
+    screen = start()
+    screen.type("hello")
+    screen.wait_for("let me \n(ConnectionError: the provider is away; /retry or /drop)\n> ")
+    screen.type("/retry")
+    screen.wait_for("(ConnectionError: the provider is away; /retry or /drop)\n> ")
+    away.unlink()
+    screen.type("/retry")
+    screen.wait_for("let me \n> ")
+    away.touch()
+    screen.type("and now?")
+    screen.wait_for("/retry or /drop)\n> ")
+    screen.type("/drop")
+    screen.wait_for("(dropped)\n> ")
+    assert screen.leave() == 0
+    assert said(folder) == ["hello", "let me see"]
+    assert (folder / "chat.log").read_text(encoding="utf-8").count("run failed") == 3
+
+
+def test_a_second_ctrl_c_leaves_what_does_not_stop_and_a_start_goes_on_with_it(folder: Path, start: Start) -> None:
+    whole = with_model(folder, STUBBORN)
     screen = start()
     screen.type("hello")
     screen.wait_for("listen ... ")
@@ -216,7 +254,7 @@ def test_a_second_ctrl_c_leaves_what_does_not_stop_and_a_start_goes_on_with_it(f
     screen.wait_for("no! ")
     screen.press(CTRL_C)
     assert screen.wait() == -signal.SIGINT
-    assistant.write_text(whole, encoding="utf-8")
+    (folder / "assistant.py").write_text(whole, encoding="utf-8")
     screen = start()
     screen.wait_for("(going on where we stopped)\nYou said: hello\n> ")
     assert screen.leave() == 0
