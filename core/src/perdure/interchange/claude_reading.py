@@ -19,8 +19,7 @@ from perdure.interchange.claude_blocks import (
 from perdure.interchange.claude_chains import Entry, chain, read_entries, sidechains
 from perdure.interchange.drafts import Draft, summary_record
 from perdure.interchange.notes import CHANGED, KEPT, Converted, Note
-from perdure.runtime.history import is_own
-from perdure.runtime.messages import RECORD_VERSION
+from perdure.runtime.messages import RECORD_VERSION, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
