@@ -100,13 +100,13 @@ class Perdure:
         os.close(mine)
         return Ran(wait(), shown.decode(), "")
 
-    def interrupted(self, *arguments: str, when: Callable[[], bool]) -> Ran:
-        """Run a command, and press Ctrl-C when something holds."""
+    def interrupted(self, *arguments: str, when: Callable[[], bool], by: signal.Signals = signal.SIGINT) -> Ran:
+        """Run a command, and send it a signal when something holds."""
         with tempfile.TemporaryFile() as out, Path(os.devnull).open("rb") as nothing:
             wait = self._start(arguments, [nothing.fileno(), out.fileno(), out.fileno()], {})
             while not when():
                 time.sleep(0.01)
-            os.kill(self.pid, signal.SIGINT)
+            os.kill(self.pid, by)
             code = wait()
             out.seek(0)
             return Ran(code, out.read().decode(), "")

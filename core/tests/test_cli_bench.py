@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,13 @@ def test_data_that_is_there_is_not_touched(perdure: Perdure) -> None:
     assert (perdure.directory / "a.db").read_bytes() == before
 
 
-def test_an_interrupted_measurement_leaves_nothing(perdure: Perdure) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_measurement_leaves_nothing(perdure: Perdure, number: signal.Signals, code: int) -> None:
     def begun() -> bool:
         return any(perdure.directory.glob("perdure-bench-*/store-wal"))
 
-    ran = perdure.interrupted("bench", "sqlite:a.db", "--seconds", "60", when=begun)
-    assert (ran.code, ran.out) == (130, "")
+    ran = perdure.interrupted("bench", "sqlite:a.db", "--seconds", "60", when=begun, by=number)
+    assert (ran.code, ran.out) == (code, "")
     assert list(perdure.directory.iterdir()) == []
 
 

@@ -142,6 +142,16 @@ def test_a_reader_that_goes_away_ends_it_quietly(perdure: Perdure) -> None:
         assert (ran.code, ran.err) == (ExitCode.PIPE_CLOSED, "")
 
 
+@pytest.mark.parametrize("arguments", ["stores", "stores --json", "--version"])
+def test_output_that_cannot_be_written_is_said(perdure: Perdure, arguments: str) -> None:
+    code = "from perdure.cli import main; main()"
+    shell = f"{sys.executable} -c {code!r} {arguments}"
+    full = subprocess.run(["sh", "-c", f"{shell} > /dev/full"], capture_output=True, text=True, timeout=60, check=False)
+    assert (full.returncode, "No space left on device" in full.stderr, "Traceback" in full.stderr) == (2, True, False)
+    closed = subprocess.run(["sh", "-c", f"{shell} >&-"], capture_output=True, text=True, timeout=60, check=False)
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
 def test_colour_is_for_terminals(perdure: Perdure) -> None:
     assert "\x1b[" in perdure.on_terminal("stores").out
     assert "\x1b" not in perdure.on_terminal("stores", NO_COLOR="1", TERM="dumb").out

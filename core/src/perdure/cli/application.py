@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import traceback
 import warnings
@@ -12,6 +13,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -20,6 +22,7 @@ from typer.core import TyperGroup
 from perdure.cli.codecs import VARIABLE as CODEC
 from perdure.cli.exit_codes import ExitCode, code_of
 from perdure.cli.output import CommandError, explained, print_json_failure, say, warn
+from perdure.contracts.store import describe
 from perdure.contracts.urls import StoreURL
 from perdure.errors import PerdureError, StoreURLError
 
@@ -36,17 +39,37 @@ _URL: Final = re.compile(r"(?:--?[a-z-]+=)?([A-Za-z][A-Za-z0-9+.-]*:.*)", re.DOT
 
 def run(commands: Mapping[str, str]) -> NoReturn:
     """Run the command line that this process was started with, and exit."""
-    for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(errors="backslashreplace")  # no locale may fail a command
+    _prepare_streams()
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # reason: it has no use for the other arguments
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         application(commands)()
     except SystemExit as ended:
         # Typer ends on its own when it cannot print its help.
         closed = isinstance(ended.__context__, BrokenPipeError)
         _flush_and_exit(ExitCode.PIPE_CLOSED if closed else ended.code)
+    except OSError as error:  # every other one was told
+        _give_output_up(error)
     _flush_and_exit(ExitCode.DONE)
+
+
+def _prepare_streams() -> None:
+    """See to it that there are streams, also where they were closed, and that no locale fails a command."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # reason: for the whole run
+        if reconfigure := getattr(getattr(sys, name), "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+
+
+def _interrupt(number: int, _: object) -> None:
+    """End as Ctrl-C does, so that what was begun is given back; only the exit code is another one."""
+    global _interrupted_by  # noqa: PLW0603  # reason: a signal's handler is handed nothing of ours
+    _interrupted_by = number
+    signal.raise_signal(signal.SIGINT)
+
+
+_interrupted_by = int(signal.SIGINT)
 
 
 def application(commands: Mapping[str, str]) -> typer.Typer:
@@ -149,7 +172,7 @@ def _told(command: str, arguments: Sequence[str]) -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        raise typer.Exit(128 + _interrupted_by) from None
     except BrokenPipeError:
         raise typer.Exit(ExitCode.PIPE_CLOSED) from None
     except (PerdureError, OSError) as error:
@@ -198,8 +221,16 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def _flush_and_exit(code: object) -> NoReturn:
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left in the buffer has nobody to read it; the interpreter would complain of that when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = ExitCode.PIPE_CLOSED
+    except OSError as error:
+        _give_output_up(error)
     sys.exit(code)  # type: ignore[arg-type]  # reason: what another exit had
+
+
+def _give_output_up(error: OSError) -> NoReturn:
+    """Exit where the output cannot be written, quietly if nobody is left to read it."""
+    # The interpreter would complain of what is left in the buffer when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        sys.exit(ExitCode.PIPE_CLOSED)
+    say(f"perdure: the output could not be written: {describe(error)}", style="red", stderr=True)
+    sys.exit(ExitCode.CANNOT)

@@ -33,7 +33,7 @@ class ExitCode(IntEnum):
     FAULT = 70
     """A fault of perdure or of a plugin, with a traceback."""
     INTERRUPTED = 130
-    """Ctrl-C."""
+    """Ctrl-C; 143 is SIGTERM."""
     PIPE_CLOSED = 141
     """Whoever read the output went away."""
 
