@@ -19,6 +19,9 @@ def copy_of(name: str, folder: Path) -> Path:
     return Path(shutil.copytree(EXAMPLES / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")))
 
 
+@pytest.mark.timeout(
+    400
+)  # those of the service and the chat start some ten processes, which a busy machine may not hurry
 @pytest.mark.parametrize("name", TESTED)
 def test_the_tests_of_an_example_pass(name: str, tmp_path: Path) -> None:
     ran = subprocess.run(

@@ -236,6 +236,17 @@ def test_what_is_wrong_has_a_status_and_a_hint(one: httpx.Client) -> None:
     assert submitted(one, "dan", "hi").startswith("dan.turn-")
 
 
+def test_a_turn_that_fails_is_an_event_and_can_be_dropped(one: httpx.Client, other: httpx.Client) -> None:
+    with begun(one, "fay", "refund seven 80") as answer:  # the model cannot read that number
+        *_, (name, problem) = events(answer.iter_lines())
+    assert (name, problem["status"], problem["detail"]) == ("error", 500, "something went wrong")
+    while (dropped := other.delete("/sessions/fay/pending")).status_code == 409:  # a worker tries it right now
+        assert dropped.json()["retryable"]
+    assert (dropped.status_code, texts(one, "fay")) == (204, [])
+    assert one.delete("/sessions/fay").status_code == 204
+    assert one.get("/sessions/fay/messages").json() == []
+
+
 def test_every_error_has_the_status_of_its_kind() -> None:
     assert status_of(errors.SessionBusyError("s")) == 409
     assert status_of(errors.StoreUnavailableError("append", "s", "away")) == 503
