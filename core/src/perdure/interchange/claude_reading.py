@@ -19,7 +19,8 @@ from perdure.interchange.claude_blocks import (
 from perdure.interchange.claude_chains import Entry, chain, read_entries, sidechains
 from perdure.interchange.drafts import Draft, summary_record
 from perdure.interchange.notes import CHANGED, KEPT, Converted, Note
-from perdure.runtime.messages import RECORD_VERSION, is_own
+from perdure.runtime.history import is_own
+from perdure.runtime.messages import RECORD_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.interchange.claude_blocks import block_from_call, block_from_result, blocks, blocks_from_parts
 from perdure.interchange.claude_reading import CARRIED, FOREIGN, OWN, SAID
 from perdure.interchange.notes import CHANGED, Converted, Note
-from perdure.runtime.messages import is_own
+from perdure.runtime.history import is_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

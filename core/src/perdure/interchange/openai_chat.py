@@ -10,7 +10,8 @@ from perdure.errors import ImportDataError
 from perdure.interchange.calls import repair_calls
 from perdure.interchange.notes import CHANGED, KEPT, LEFT_OUT, Converted, Note
 from perdure.interchange.openai_parts import part_from_openai, part_to_openai
-from perdure.runtime.messages import RECORD_VERSION, is_own
+from perdure.runtime.history import is_own
+from perdure.runtime.messages import RECORD_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
