@@ -5,8 +5,11 @@ A copy of this file in the working directory is the module that `perdure resume 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import signal
+import sys
 from pathlib import Path
 
 from perdure import Agent, ToolCall, open_store, tool
@@ -31,11 +34,27 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool
+async def hang() -> str:
+    """Wait until the turn is stopped."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+@tool(in_doubt="ask")
+def die() -> str:
+    """End the process as a crash would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
 async def _answer(request: ModelRequest) -> ModelResponse:
     last = max(place for place, message in enumerate(request.messages) if message.role == "user")
     asked = request.messages[last].text
     if asked == "boom" and "MENDED" not in os.environ:
         raise RuntimeError("the model is away")
+    if asked in ("hang", "die") and len(request.messages) == last + 1:
+        return ModelResponse(tool_calls=[ToolCall("c1", asked, {})])
     if not asked.startswith("refund"):
         return ModelResponse(text=f"You said {asked}.\nAnd that {EVIL}")
     if any(message.role == "tool" for message in request.messages[last:]):
@@ -45,13 +64,18 @@ async def _answer(request: ModelRequest) -> ModelResponse:
     )
 
 
-agent = Agent(model=FunctionModel(_answer), tools=[lookup, pay], name="shop")
+agent = Agent(model=FunctionModel(_answer), tools=[lookup, pay, hang, die], name="shop")
 another = Agent(model=FunctionModel(_answer), name="another")
 
 
 def broken() -> Agent:
     """Fail."""
     raise RuntimeError("it cannot be made")
+
+
+async def with_store() -> Agent:
+    """Return the agent with a store of its own."""
+    return agent.using(await open_store("sqlite:a.db"))
 
 
 async def fill(url: str) -> None:
@@ -66,3 +90,13 @@ async def fill(url: str) -> None:
             await shop.session("broken").send("boom")
         await shop.session("queued").submit("later")
         await shop.run("refund nightly", run_id="nightly")
+
+
+async def say(url: str, session_id: str, text: str) -> None:
+    """Send one input."""
+    async with open_store(url) as store:
+        await agent.session(session_id, store=store).send(text)
+
+
+if __name__ == "__main__":
+    asyncio.run(say(*sys.argv[1:]))

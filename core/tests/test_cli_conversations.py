@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,9 +21,11 @@ from core.tests.cli_world import EVIL, fill
 from core.tests.command_line import Perdure
 
 from perdure import open_store, safe_id
+from perdure.backend import Approval
 from perdure.cli.conversations import key_of
 from perdure.cli.durations import duration
 from perdure.cli.store_url import opened
+from perdure.errors import SessionDeletedError
 
 RAW = ("\x1b", "\x07", "\u202e")
 
@@ -261,6 +266,68 @@ def test_a_turn_of_another_agent_is_left_alone(perdure: Perdure) -> None:
     assert perdure("resume", "cli_world:agent", "nobody", "--json", code=1).error["type"] == "CommandError"
     waits = perdure("resume", "cli_world:agent", "order-7", "--json", code=1).error
     assert waits["type"] == "SessionAwaitingApprovalError"
+
+
+def test_an_agent_may_bring_its_own_store(perdure: Perdure) -> None:
+    own = Perdure(perdure.directory)
+    assert own.json("resume", "cli_world:with_store", "queued")["turn"]["finish_reason"] == "stop"
+    assert "no store is given" in own("resume", "cli_world:agent", "queued", code=2).err
+
+
+def test_an_approval_that_has_expired_can_no_longer_be_decided(perdure: Perdure) -> None:
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+
+    async def ask() -> None:
+        async with open_store(f"sqlite:{perdure.directory / 'a.db'}") as store:
+            call = ("user-1.turn-1.s0.c0", "user-1.turn-1", "c0", "pay", {"amount": 1})
+            await store.approvals.create(Approval(*call, long_ago, session_id="user-1", expires_at=long_ago))
+
+    asyncio.run(ask())
+    assert "pending (expired 2020-01-01 00:00:00Z)" in perdure("approvals", "list", "--session", "user-1", code=0).out
+    assert (
+        perdure("approvals", "approve", "user-1.turn-1.s0.c0", "--json", code=1).error["type"] == "ApprovalExpiredError"
+    )
+    shown = perdure("approvals", "show", "user-1.turn-1.s0.c0", code=0).out
+    assert "rejected by expiry" in shown
+
+
+def test_what_somebody_runs_right_now_is_shown_and_not_taken(perdure: Perdure) -> None:
+    url = f"sqlite:{perdure.directory / 'a.db'}"
+
+    async def run() -> None:
+        turn = asyncio.create_task(cli_world.say(url, "user-1", "hang"))
+        loop = asyncio.get_running_loop()
+        here = f"process {os.getpid()} on {socket.gethostname()}"
+        while "hang" not in (shown := (await loop.run_in_executor(None, perdure, "show", "user-1")).out):
+            pass
+        assert f"in-progress: {here} runs it" in shown
+        assert "-> hang {}  (c1): IN DOUBT: started 1x, no result" in shown
+        for command in (["resume", "cli_world:agent", "user-1"], ["delete", "user-1", "--yes"]):
+            refused = await loop.run_in_executor(None, lambda: perdure(*command, "--json", code=1))  # noqa: B023  # reason: awaited at once
+            assert (refused.error["type"], refused.error["retryable"]) == ("SessionBusyError", True)
+            assert here in refused.error["message"]
+        await loop.run_in_executor(None, lambda: perdure("delete", "user-1", "--yes", "--force", code=0))
+        turn.cancel()
+        with contextlib.suppress(asyncio.CancelledError, SessionDeletedError):
+            await turn
+
+    asyncio.run(run())
+    assert perdure("show", "user-1", code=1).out == ""
+
+
+def test_a_call_in_doubt_is_shown_and_asked_about(perdure: Perdure) -> None:
+    command = [sys.executable, str(perdure.directory / "cli_world.py"), "sqlite:a.db", "user-2", "die"]
+    assert subprocess.run(command, cwd=perdure.directory, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert "-> die {}  (c1): IN DOUBT: started 1x, no result" in perdure("show", "user-2", code=0).out
+    assert "interrupted: nobody runs it" in perdure("pending", code=0).out
+    waits = perdure("resume", "cli_world:agent", "user-2", code=1).out
+    assert "Waits for approval user-2.turn-" in waits
+    assert "pending, in doubt whether it ran: die {}" in perdure("show", "user-2", code=0).out
+    approval_id = approval_of(perdure, "user-2")
+    perdure("approvals", "reject", approval_id, "--note", "it ran", code=0)
+    assert "rejected, not run yet" not in (shown := perdure("show", "user-2", code=0).out)
+    assert "IN DOUBT" in shown
+    assert perdure.json("resume", "cli_world:agent", "user-2")["turn"]["finish_reason"] == "stop"
 
 
 # --- removing ---

@@ -174,6 +174,13 @@ def test_output_that_its_locale_cannot_show_is_escaped(perdure: Perdure) -> None
 # --- in this process ---
 
 
+def test_the_reference_names_every_command_and_exit_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text("utf-8")
+    assert [name for name in COMMANDS if f"`perdure {name}" not in page and f"`{name}`" not in page] == []
+    table = page.partition("## Exit codes")[2].partition("## JSON")[0]
+    assert [code for code in ExitCode if f"| {code.value} |" not in table and f"| {code.value}, " not in table] == []
+
+
 def test_what_could_steer_a_terminal_is_escaped() -> None:
     assert safe("a\x1b[31m\x07b\x9b\u202e\r\x7f\ud800") == r"a\x1b[31m\x07b\x9b\u202e\r\x7f\ud800"
     assert safe("line\n\ttab é 漢 👩‍👩‍👧") == "line\n\ttab é 漢 👩‍👩‍👧"

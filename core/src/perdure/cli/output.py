@@ -138,7 +138,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def when(instant: datetime | None) -> str:
-    """Return an instant as people read it: local to nobody, to the second, in UTC."""
+    """Return an instant as people read it: in UTC, to the second."""
     return "-" if instant is None else instant.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
