@@ -84,8 +84,9 @@ def facts(span: ReadableSpan) -> dict[str, Any]:
 
 
 def identity(span: ReadableSpan) -> SpanContext:
-    assert span.context is not None
-    return span.context
+    context: SpanContext | None = span.context
+    assert context is not None
+    return context
 
 
 def within(inner: ReadableSpan, outer: ReadableSpan) -> bool:
