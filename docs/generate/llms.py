@@ -73,4 +73,4 @@ def first_sentence(markdown: str) -> str:
     if paragraph.startswith(("#", "|", "```", ":::", "* ", "- ")):
         return ""
     text = " ".join(_LINK.sub(r"\1", paragraph).split())
-    return re.split(r"(?<=[.:]) (?=[A-Z`]|perdure )", text)[0].rstrip(":")
+    return re.split(r"(?<=\.) (?=[A-Z`]|perdure )", text)[0].rstrip(":")
