@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from core.tests.processes import another, die_at, elsewhere
 
-from perdure import Agent, AgentStore, ToolCall, tool
-from perdure.errors import AgentChangedError, SessionAwaitingApprovalError, SessionBusyError, StoreUnavailableError
+from perdure import Agent, AgentStore, Limits, Message, ToolCall, tool
+from perdure.errors import (
+    AgentChangedError,
+    InvalidArgumentError,
+    SessionAwaitingApprovalError,
+    SessionBusyError,
+    StoreUnavailableError,
+)
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure_conformance.interception import Call, Interception
 
@@ -220,3 +226,60 @@ async def test_update_state_reports_a_store_that_fails(store: AgentStore) -> Non
     with pytest.raises(StoreUnavailableError):
         await broken.session.update_state(lambda state: {"x": 1})
     assert await store.sessions.load("s") is None
+
+
+# --- a name that was used ---
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_another_input_under_a_used_name_is_refused(any_store: AgentStore, ended: bool) -> None:
+    """It would silently get the answer to the first one. What is wrong is the name, and nothing was written."""
+    agent = Agent(model=ScriptedModel(["one", "two"]), store=any_store)
+    given = [Message("user", "a"), Message("user", "b")]
+    run_id = await agent.session("s").submit(given, input_id="i")
+    if ended:
+        await agent.session("s").resume()
+    before = await any_store.checkpoints.load("s")
+    others: list[Any] = ["a", "c", [Message("user", "a"), Message("user", "c")], [Message("assistant", "a"), given[1]]]
+    for other in others[ended:]:  # of one that has ended it is not known how many messages it had
+        for call in (agent.session("s").send, agent.session("s").submit):
+            with pytest.raises(InvalidArgumentError, match=r"^input_id 'i' names an input that says something else"):
+                await call(other, input_id="i")
+    assert await any_store.checkpoints.load("s") == before
+    again = [Message("user", "a", metadata={"try": 2}), given[1]]
+    assert await agent.session("s").submit(again, input_id="i") == run_id
+    assert (await agent.session("s").send(again, input_id="i")).run_id == run_id
+
+
+async def test_a_used_name_behind_a_summary_is_known_and_what_it_said_is_not(store: AgentStore) -> None:
+    agent = Agent(model=ScriptedModel(["one", "two"]), store=store)
+    first = await agent.session("s").send("a", input_id="i")
+    await agent.session("s").compact(keep=0, summarize=lambda _: "summary")
+    assert (await agent.session("s").send("other", input_id="i")).run_id == first.run_id
+
+
+# --- what is somebody else's ---
+
+
+async def test_what_others_keep_in_a_transcript_is_taken_for_nothing_of_ours(any_store: AgentStore) -> None:
+    """Records without a `kind` of ours have our names by chance."""
+    agent = Agent(model=ScriptedModel(["one", "two"]), store=any_store)
+    session = agent.session("s", limits=Limits(max_steps=5))
+    first = await session.send("a", input_id="i")
+    foreign: list[dict[str, Any]] = [
+        {"spent": "much", "usage": 5, "input_id": "j", "run_id": first.run_id, "turns": 7},
+        {"kind": "note", "spent": {"steps": 99}, "input_id": "j", "run_id": "their-run", "message": "hello"},
+        {"kind": "message", "spent": {"steps": 99}, "run_id": first.run_id, "input_id": ["i"]},
+        {"kind": "summary", "turns": 7, "archive": 5},
+    ]
+    await any_store.sessions.append("s", foreign, expected_version=None)
+    assert await session.result(first.run_id) == first
+    assert await session.result("their-run") is None
+    assert (await session.send("a", input_id="i")).run_id == first.run_id
+    second = await session.send("b", input_id="j")
+    assert second.text == "two"
+    assert [message.text for message in await session.history()] == ["a", "one", "b", "two"]
+    loaded = await any_store.sessions.load("s")
+    assert loaded is not None
+    assert loaded.records[-1]["spent"]["steps"] == 2
+    assert list(loaded.records[2:6]) == foreign

@@ -33,7 +33,7 @@ _NOT_CARRIED_OF_A_SUMMARY: Final = ("archive", "archived", "beyond_archive", "ke
 
 
 def is_own(record: Record) -> bool:
-    """Whether a record is a message or a summary; every other is somebody else's."""
+    """Whether a record is a message or a summary; every other is somebody else's, whatever it has under which name."""
     return record.get("kind") in ("message", SUMMARY) and "message" in record
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.archives import SUMMARY
+from perdure.runtime.history import is_own
 from perdure.runtime.messages import Message, Usage
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def text_of(messages: Sequence[Message]) -> str:
 
 def result_of(records: Sequence[Record], run_id: str) -> TurnResult | None:
     """Return the result of a run that is in the transcript, or `None`; one that a summary stands for has no messages."""
-    own = [record for record in records if record.get("run_id") == run_id and record.get("kind") == "message"]
+    own = [record for record in _saved(records) if record.get("run_id") == run_id]
     if not own:
         told = next((turn for turn in turns_of(records) if turn["run_id"] == run_id), None)
         return None if told is None else _told_result(told)
@@ -99,14 +100,14 @@ def result_of(records: Sequence[Record], run_id: str) -> TurnResult | None:
 
 def holds_run(records: Sequence[Record], run_id: str) -> bool:
     """Whether a transcript holds a run, itself or behind a summary."""
-    return any(record.get("run_id") == run_id for record in records) or any(
+    return any(record.get("run_id") == run_id for record in _saved(records)) or any(
         turn["run_id"] == run_id for turn in turns_of(records)
     )
 
 
 def run_of_input(records: Sequence[Record], input_id: str) -> str | None:
     """Return the run that an input started or joined, among the last 100 turns of a transcript; `None`: none of them."""
-    runs: dict[Any, None] = {}
+    runs: dict[str, None] = {}
     for record in reversed(records):
         for run_id, inputs in reversed(_runs_in(record)):
             runs.setdefault(run_id)
@@ -117,16 +118,32 @@ def run_of_input(records: Sequence[Record], input_id: str) -> str | None:
     return None
 
 
+def said_by(records: Sequence[Record], input_id: str) -> Sequence[Record]:
+    """Return the messages of a transcript from where an input begins; none if a summary stands for it, or none has it."""
+    own = _saved(records)
+    begins = next((place for place, record in enumerate(own) if record.get("input_id") == input_id), len(own))
+    return [record["message"] for record in own[begins:]]
+
+
 def turns_of(records: Sequence[Record]) -> list[Record]:
     """Return what a transcript tells of the turns that its summaries stand for, the oldest first."""
-    return [turn for record in records if record.get("kind") == SUMMARY for turn in record.get("turns", ())]
+    summaries = [record for record in records if is_own(record) and record["kind"] == SUMMARY]
+    return [turn for summary in summaries for turn in summary.get("turns", ())]
 
 
-def _runs_in(record: Record) -> list[tuple[Any, Sequence[Any]]]:
+def _saved(records: Sequence[Record]) -> list[Record]:
+    """Return the messages of a transcript, without summaries and what is somebody else's."""
+    return [record for record in records if is_own(record) and record["kind"] != SUMMARY]
+
+
+def _runs_in(record: Record) -> list[tuple[str, Sequence[Any]]]:
     """Return the runs that a record tells of, with the ids of the inputs that it names."""
-    if record.get("kind") == SUMMARY:
+    if not is_own(record):
+        return []
+    if record["kind"] == SUMMARY:
         return [(turn["run_id"], turn["input_ids"]) for turn in record.get("turns", ())]
-    return [(record.get("run_id"), [record["input_id"]] if "input_id" in record else [])]
+    inputs = [record["input_id"]] if "input_id" in record else []
+    return [(record["run_id"], inputs)] if record.get("run_id") is not None else []
 
 
 def _told_result(turn: Record) -> TurnResult:

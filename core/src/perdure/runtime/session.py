@@ -131,14 +131,16 @@ class Session:
         Args:
             given: Text, a message, messages, or the parts of one message.
             input_id: Names the input: sent again with the same id, it gives the pending turn, or one of the last 100
-                turns, that it belongs to, and is not taken twice.
+                turns, that it belongs to, and is not taken twice. One that says something else is refused, unless a
+                summary stands for the first.
 
         Returns:
             The result; `finish_reason="awaiting-approval"` if the turn waits for decisions. With the turn policies `queue`
             and `steer`, that of the turn which the input joined.
 
         Raises:
-            InvalidArgumentError: The input is none of these, or the session has another scope; nothing was written.
+            InvalidArgumentError: The input is none of these, its `input_id` is that of another one, or the session has another
+                scope; nothing was written.
             NotJsonError, RecordTooLargeError: The input cannot be stored; nothing was.
             LimitExceededError: The conversation has spent its limit; nothing was written.
             SessionAwaitingApprovalError: A pending turn waits for decisions; the input was not taken.
@@ -179,6 +181,9 @@ class Session:
 
     async def submit(self, given: Given, /, *, input_id: str | None = None) -> str:
         """Record an input and return its run id, without running anything: a worker takes it, or `resume`.
+
+        Of an input that waits in the journal of a turn which runs here (see `turn_policy`), it is that turn's run id; if the
+        turn ends before it takes the input, the input opens the next turn, and submitted again gives the run id of that.
 
         Args:
             given: As for `send`.

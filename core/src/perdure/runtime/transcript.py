@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from perdure.contracts.records import MAX_RECORD, decode_records, encode_records
+from perdure.runtime.history import is_own
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message, messages_of
 
@@ -56,7 +57,7 @@ class TranscriptView:
     def spent(self, count: int) -> Spent:
         """Return what the conversation had spent in its first `count` records."""
         for record in reversed(self.records[:count]):
-            if "spent" in record:
+            if is_own(record) and "spent" in record:
                 return Spent.from_record(record["spent"])
         return Spent()
 

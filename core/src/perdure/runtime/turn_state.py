@@ -126,9 +126,14 @@ class Input:
     limits: Limits | None = None
     before: int | None = None
 
+    @property
+    def records(self) -> list[Record]:
+        """The messages as they stand in the entry."""
+        return [record for _, record in self.messages]
+
     def entry(self, kind: str) -> Record:
         """Return it as an entry of another turn's journal."""
-        return entry(kind, self.at, **given_input([record for _, record in self.messages], self.id, self.limits))
+        return entry(kind, self.at, **given_input(self.records, self.id, self.limits))
 
 
 class TurnState:
@@ -205,6 +210,10 @@ class TurnState:
     def holds(self, input_id: str) -> bool:
         """Whether an input is part of the turn, or waits in its journal."""
         return any(given.id == input_id for given in self.inputs)
+
+    def said_by(self, input_id: str) -> Sequence[Record]:
+        """Return what an input says that is part of the turn."""
+        return next(given.records for given in self.inputs if given.id == input_id)
 
     @property
     def messages(self) -> list[Message]:

@@ -25,7 +25,7 @@ from perdure.runtime.compaction import compact_if_due
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.pending import PendingTurns, waiting_result
-from perdure.runtime.results import TurnResult, result_of, run_of_input
+from perdure.runtime.results import TurnResult, result_of, run_of_input, said_by
 from perdure.runtime.runner import Runner
 from perdure.runtime.turn import AWAITING
 from perdure.runtime.turn_state import TurnState, entry, given_input
@@ -76,6 +76,12 @@ class Call:
     opening: bool = False
     aborted: bool = False
     until: float | None = None
+
+    def require_same(self, messages: Sequence[Record]) -> None:
+        """Raise if the messages of the input that has this name already say something else."""
+        if _said(self.messages) != _said(messages):
+            problem = f"{self.input_id!r} names an input that says something else; give this one a name of its own"
+            raise InvalidArgumentError("input_id", problem)
 
     def runs(self, runner: Runner) -> None:
         """Take note of what runs its turn; that it is wanted no more, if so."""
@@ -140,14 +146,14 @@ class Turns:
                     raise
                 return known
             if found is not None and found.head.status != IDLE:
-                if call.named and _holds(found, call.input_id):
+                if call.named and _holds(found, call):
                     await self._require_own_scope()
                     return found.head.run_id or ""
                 if found.head.status != FINISHED:
                     raise busy(found)
                 self.journal.require_own(found)
                 found = await self._finished_first(call)
-            ended = await self._ended(call.input_id) if call.named else None
+            ended = await self._ended(call) if call.named else None
             if ended is not None:
                 return ended.run_id
             await self._require_unspent()
@@ -172,12 +178,13 @@ class Turns:
                 continue
             await self._require_own_scope()
             if call.named and not runner.state.holds(call.input_id):
-                ended = await self._ended(call.input_id)
+                ended = await self._ended(call)
                 if ended is not None:
                     return ended
             given = given_input(call.messages, call.input_id, self.dialogue.limits)
             waiting = await runner.accept(given, steer=self._policy == "steer")
             if waiting is not None:
+                call.require_same(runner.state.said_by(call.input_id))
                 return runner, waiting
         return None
 
@@ -205,7 +212,7 @@ class Turns:
             found = await self._finished_first(call)
             if call.named:
                 # Looked for after the journal was read, which is then opened at that version: nobody can have run it between.
-                ended = await self._ended(call.input_id)
+                ended = await self._ended(call)
                 if ended is not None:
                     return ended
             await self._require_unspent()
@@ -346,39 +353,52 @@ class Turns:
         """Return the result of the turn that an input belongs to; a pending one is finished first."""
         while True:
             found = await self._not_busy(call)
-            if found is None or not _holds(found, call.input_id):
-                return await self._ended(call.input_id)
+            if found is None or not _holds(found, call):
+                return await self._ended(call)
             await self._require_own_scope()
             self.journal.require_own(found)
             left = await undecided(self.store, found.head)
             if left:
                 return waiting_result(found, left)
             result = await self.journal.resume(found, call.sink, taken=call.runs)
-            if result is not None and await self._took(result, call.input_id):
+            if result is not None and await self._took(result, call):
                 return result
 
     async def _known(self, call: Call) -> str | None:
         """Return the run that has an input already, also while somebody else runs it; `None` if none has."""
         found = await self.store.checkpoints.load(self.key)
-        if found is not None and found.head.status in TURN_STATUSES and _holds(found, call.input_id):
+        if found is not None and found.head.status in TURN_STATUSES and _holds(found, call):
             await self._require_own_scope()
             return found.head.run_id
-        ended = await self._ended(call.input_id)
+        ended = await self._ended(call)
         return None if ended is None else ended.run_id
 
-    async def _took(self, result: TurnResult, input_id: str) -> bool:
+    async def _took(self, result: TurnResult, call: Call) -> bool:
         """Whether a turn that has run took an input; else it ended before, and the input has opened the next one."""
         if result.finish_reason in (AWAITING, "aborted"):
             return True
         found = await self.store.checkpoints.load(self.key)
-        return found is None or not _holds(found, input_id) or found.head.run_id == result.run_id
+        return found is None or not _holds(found, call) or found.head.run_id == result.run_id
 
-    async def _ended(self, input_id: str) -> TurnResult | None:
+    async def _ended(self, call: Call) -> TurnResult | None:
         """Return the result of the turn in the transcript that an input belongs to, or `None`."""
         self.require_scope(await self.view.refresh())
-        run_id = run_of_input(self.view.records, input_id)
-        return None if run_id is None else result_of(self.view.records, run_id)
+        run_id = run_of_input(self.view.records, call.input_id)
+        if run_id is None:
+            return None
+        said = said_by(self.view.records, call.input_id)
+        if said:  # it is followed by what was answered; of one that a summary stands for, nothing is known
+            call.require_same(said[: len(call.messages)])
+        return result_of(self.view.records, run_id)
 
 
-def _holds(found: Checkpoint, input_id: str) -> bool:
-    return any(item.get("input_id") == input_id for item in found.entries)
+def _holds(found: Checkpoint, call: Call) -> bool:
+    """Whether a turn journal has an input; raise if another one has its name."""
+    named = next((item for item in found.entries if item.get("input_id") == call.input_id), None)
+    if named is not None:
+        call.require_same(named.get("messages", ()))
+    return named is not None
+
+
+def _said(messages: Sequence[Record]) -> list[tuple[object, object]]:
+    return [(message.get("role"), message.get("content")) for message in messages]
