@@ -181,10 +181,13 @@ class _Copying:
         Raises:
             DifferentError: The target has another conversation.
         """
+        there = await read_unclaimed(self.target, key)
+        if there.empty:
+            return None
         wanted = await read_unclaimed(self.source, key)
         if wanted.empty:
             return "gone"
-        problem = difference(wanted, await read_unclaimed(self.target, key))
+        problem = difference(wanted, there)
         if problem is None:
             self.report.present += 1
             return "present"
@@ -194,6 +197,10 @@ class _Copying:
 
     async def _copied(self, snapshot: Snapshot, claim: Claim | None) -> str:
         """Write a conversation at the target; release it here first, which proves that it was ours, and then there."""
+        if snapshot.empty:
+            if claim is not None:
+                await claim.let_go()
+            return "gone"
         affirm = nothing if claim is None else claim.affirm
         first = None if claim is None else claim.journal.version
         async with await Arrival.at(self.target, snapshot, version=first, also=affirm) as arrival:
