@@ -202,7 +202,7 @@ async def test_counters_of_later_releases_go_on_too(store: AgentStore) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 async def test_an_input_is_not_taken_twice(any_store: AgentStore, times: int) -> None:
     live = await lived(any_store, 3)
-    before = {f"i{n}": (await live.send("again", input_id=f"i{n}")).run_id for n in range(3)}
+    before = {f"i{n}": (await live.send(f"m{n}", input_id=f"i{n}")).run_id for n in range(3)}
     for n in range(times):
         await live.compact(keep=0, summarize=gist)
         await live.send(f"more {n}")
@@ -225,7 +225,7 @@ async def test_a_hundred_turns_are_known_and_no_more(store: AgentStore) -> None:
     assert [turn["input_ids"] for turn in first["turns"]] == [[f"i{n}"] for n in range(5, 105)]
     count = len(await records(store))
     for n in (10, 50, 106):
-        await live.send("again", input_id=f"i{n}")
+        await live.send(f"m{n}", input_id=f"i{n}")
     assert len(await records(store)) == count
     await live.send("not known any more", input_id="i9")
     assert len(await records(store)) == count + 2
