@@ -8,6 +8,7 @@ killed on the way leaves a claim, which the next one to come undoes, and data of
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
     from perdure.journal.contract import JournalSnapshot
+
+CLAIM: Final = "copying"
 
 _MOVED: Final = "it was written to meanwhile"
 _PENDING: Final = "a turn is pending, and this store cannot rewrite it together with its transcript"
@@ -57,7 +60,7 @@ class ReencryptReport:
 
 
 async def reencrypt(store: AgentStore, *, mend: bool = False) -> ReencryptReport:
-    """Write everything again that the first key of the store's codec, or any key, did not write.
+    """Write again whatever was not written by the first key of the store's codec.
 
     Run it when every process has the new key. It can be cut anywhere and be run again, and other processes may work on the
     store meanwhile. What is current is only read.
@@ -107,10 +110,20 @@ class _Reencryption:
                     await rewrite(name)
                 else:
                     self.current += name not in self.done[part]
+                    await self._undo_left(part, name)
             except (VersionConflictError, OwnershipLostError):
                 self._keep(part, name, _MOVED)
             except (CodecError, SessionBusyError, StoreCorruptedError) as error:
                 self._keep(part, name, str(error))
+
+    async def _undo_left(self, part: Part, name: str) -> None:
+        """Undo the claim of one that was killed when all was rewritten; what somebody else does here is left to them."""
+        if part is not Part.RUNS:
+            return
+        found = await self.journals[part].read(Key(part, name), limit=0)
+        if found is not None and found.head.status == CLAIM:
+            with contextlib.suppress(SessionBusyError):
+                await settle(self.store, name)
 
     async def approval(self, name: str) -> None:
         """Rewrite an approval, whoever decides it meanwhile."""
@@ -135,7 +148,7 @@ class _Reencryption:
         times = [part.updated_at for part in (found, session) if part is not None]
         if not times:
             return  # it was deleted meanwhile
-        with await Claim.take(self.store, name, found, "copying", at=max(times)) as claim:
+        with await Claim.take(self.store, name, found, CLAIM, at=max(times)) as claim:
             try:
                 await self._claimed(claim, found)
             except (CodecError, StoreCorruptedError, VersionConflictError):
