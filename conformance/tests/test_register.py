@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,10 @@ def test_laws_need_what_can_be_declared() -> None:
 
 def test_laws_that_draw_say_how_often() -> None:
     assert [one.id for one in LAWS if (one.cases is None) != (one.examples == 0)] == []
+
+
+def test_the_page_for_authors_says_how_many_laws_there_are() -> None:
+    page = (
+        Path(__file__).parents[2].joinpath("docs", "how-to", "write-a-journal-backend.md").read_text(encoding="utf-8")
+    )
+    assert f"more than {len(LAWS) // 50 * 50} of them" in page

@@ -16,10 +16,11 @@ from perdure_conformance.checking import Check, Plan
 from perdure_conformance.known_failures import KnownFailure
 from perdure_conformance.profiles import PROFILES
 from perdure_conformance.reports.badge import badge_svg, badge_text
+from perdure_conformance.reports.causes import common_causes
 from perdure_conformance.reports.files import json_text, write_reports
 from perdure_conformance.reports.html import html_page
 from perdure_conformance.reports.junit import junit_xml
-from perdure_conformance.reports.model import SCHEMA, LevelData, Report, Verdict, taken_apart
+from perdure_conformance.reports.model import SCHEMA, LawData, LevelData, Report, Verdict, taken_apart
 from perdure_conformance.reports.text import report_text
 from perdure_conformance.resolve import Named
 from perdure_conformance.target import Target
@@ -156,6 +157,28 @@ def test_a_call_that_never_answers_is_shown(monkeypatch: pytest.MonkeyPatch) -> 
     assert (failure.what, failure.expected) == (f"`{hung.text}`", "an answer within 0.5 seconds")
 
 
+def test_failures_that_sound_alike_are_told_as_one_cause(failed: Report) -> None:
+    first = next(law for law in failed.laws if law.failure is not None)
+    assert first.failure is not None
+
+    def like(number: int, calls: int) -> LawData:
+        assert first.failure is not None
+        message = f"OSError escaped at `await store.load('s{number}')` (laws.py:{number}): no file /tmp/x{number}"
+        failure = first.failure.model_copy(
+            update={"calls": first.failure.calls[:1] * calls, "calls_left_out": 0, "got": message}
+        )
+        return first.model_copy(update={"id": f"law-{number}", "message": message, "failure": failure})
+
+    alike = [like(1, 3), like(2, 1), like(3, 2)]
+    (cause,) = common_causes([first, *alike])
+    assert (cause.problem, cause.laws) == ("OSError: no file /tmp/x2", ("law-2", "law-3", "law-1"))
+    assert common_causes([first, *alike[:2]]) == []
+    report = failed.model_copy(update={"laws": (*failed.laws, *alike)})
+    assert "3 laws: OSError: no file /tmp/x2; begin with law-2" in report_text(report)
+    assert '<code>OSError: no file /tmp/x2</code>; begin with <a href="#law-2">law-2</a>' in html_page(report)
+    assert "one cause" not in report_text(failed)
+
+
 # --- what a message says ---
 
 
@@ -248,13 +271,14 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_html_is_one_page_that_asks_for_nothing(failed: Report) -> None:
-    page = html_page(failed)
+@pytest.mark.parametrize(("name", "links"), [("failed", {"#failures", "#laws", f"#{BROKEN_LAW}"}), ("held", {"#laws"})])
+def test_html_is_one_page_that_asks_for_nothing(name: str, links: set[str], request: pytest.FixtureRequest) -> None:
+    page = html_page(request.getfixturevalue(name))
     reader = Reader()
     reader.feed(page)
     assert reader.open == []
-    assert reader.links == {f"#{BROKEN_LAW}"}
-    assert BROKEN_LAW in reader.ids
+    assert reader.links == links
+    assert {link.removeprefix("#") for link in links} <= reader.ids
     assert not {"script", "link", "img"} & reader.tags
     assert not re.search(r"https?://|@import|url\(", page)
 

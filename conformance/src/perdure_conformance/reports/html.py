@@ -8,11 +8,15 @@ from importlib.resources import files
 from itertools import groupby
 
 from perdure_conformance.levels import PARTS
+from perdure_conformance.reports.causes import Cause, common_causes
 from perdure_conformance.reports.model import CallData, LawData, Report
 from perdure_conformance.runner import Outcome
 
 MARKS = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.NOT_CLAIMED: "·", Outcome.NOT_RUN: "?"}
 """How the matrix shows an outcome, beside its colour."""
+
+FAILURES, LAWS = "failures", "laws"
+"""The places in the page that the counts lead to."""
 
 WHOLE = "together"
 """The column of laws about all stores together."""
@@ -44,9 +48,16 @@ def _head(report: Report) -> Iterator[str]:
     yield f"<h1><code>{escape(report.target)}</code></h1>"
     yield f'<p class="verdict {_class(report.verdict)}">{escape(report.verdict)}</p>'
     counts = (
-        f'<li class="{_class(outcome)}"><b>{report.count(outcome)}</b> {escape(outcome)}</li>' for outcome in Outcome
+        f'<li class="{_class(outcome)}"><a href="#{_place_of(report, outcome)}">'
+        f"<b>{report.count(outcome)}</b> {escape(outcome)}</a></li>"
+        for outcome in Outcome
     )
     yield f'<ul class="counts">{"".join(counts)}</ul>'
+
+
+def _place_of(report: Report, outcome: Outcome) -> str:
+    """Return where in the page laws that ended so are."""
+    return FAILURES if outcome is Outcome.FAILED and report.count(outcome) else LAWS
 
 
 def _levels(report: Report) -> Iterator[str]:
@@ -57,7 +68,7 @@ def _levels(report: Report) -> Iterator[str]:
         cells = (
             f"<th>{escape(level.name)}</th>"
             f'<td class="{_class(level.standing)}">{escape(level.standing)}</td>'
-            f"<td>{laws}</td><td>{escape(level.why or level.meaning)}</td>"
+            f'<td class="laws">{laws}</td><td>{escape(level.why or level.meaning)}</td>'
         )
         yield f"<tr>{cells}</tr>"
     yield "</tbody></table>"
@@ -90,9 +101,17 @@ def _failures(report: Report) -> Iterator[str]:
     failed = [law for law in report.laws if law.failure is not None or law.is_error]
     if not failed:
         return
-    yield f"<h2>Failures ({len(failed)})</h2>"
+    yield f'<h2 id="{FAILURES}">Failures ({len(failed)})</h2>'
+    causes = common_causes(failed)
+    if causes:
+        yield f"<p><b>One cause, many failures</b></p><ul>{''.join(map(_cause, causes))}</ul>"
     for law in failed:
         yield from _failure(law)
+
+
+def _cause(cause: Cause) -> str:
+    link = f'<a href="#{escape(cause.first)}">{escape(cause.first)}</a>'
+    return f"<li>{len(cause.laws)} laws: <code>{escape(cause.problem)}</code>; begin with {link}</li>"
 
 
 def _failure(law: LawData) -> Iterator[str]:
@@ -135,7 +154,7 @@ def _calls(calls: Iterable[CallData], left_out: int) -> Iterator[str]:
 
 def _matrix(report: Report) -> Iterator[str]:
     columns = [*PARTS, WHOLE]
-    yield "<h2>Laws</h2>"
+    yield f'<h2 id="{LAWS}">Laws</h2>'
     legend = ", ".join(f'<span class="{_class(outcome)}">{mark} {outcome}</span>' for outcome, mark in MARKS.items())
     yield f"<p>{legend}</p>"
     heads = "".join(f"<th>{name}</th>" for name in columns)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from perdure_conformance.reports.causes import common_causes
 from perdure_conformance.reports.model import LawData, Report
 from perdure_conformance.runner import Outcome
 from perdure_conformance.why import why_it_matters
@@ -27,6 +28,7 @@ def report_text(report: Report, *, every_law: bool = False) -> str:
     blocks = [
         _heading(report),
         *(_failed(law) for law in report.laws if law.failure is not None),
+        section("one cause, many failures", [(str(cause),) for cause in common_causes(report.laws)]),
         *(_excuse_problem(law) for law in report.laws if law.excuse is not None and law.excuse.problem),
         _every_law(report.laws) if every_law else _areas(report.laws),
         _left(report.laws, Outcome.NOT_CLAIMED),
