@@ -177,9 +177,9 @@ class DecideRevives(JournalApprovals):
 class OtherArgumentsAccepted(JournalApprovals):
     """A request with other arguments under a known id is taken for the same."""
 
-    async def create(self, approval: Approval) -> Approval:  # type: ignore[misc]  # reason: the fault
+    async def create(self, approval: Approval, *, version: int | None = None) -> Approval:  # type: ignore[misc]  # reason: the fault
         try:
-            return await JournalApprovals.create(self, approval)
+            return await JournalApprovals.create(self, approval, version=version)
         except VersionConflictError:
             found = await self._get(approval.id)
             assert found is not None
