@@ -51,9 +51,10 @@ def _title(record: Record, index: int) -> str:
 
 def message_lines(message: Message, title: str) -> Iterator[tuple[str, str | None]]:
     """Yield the lines of a message, made safe; `{role}` in the title becomes who speaks."""
-    name = message.role if message.tool_call_id is None else f"{message.role} ({message.tool_call_id})"
+    role = str(message.role)
+    name = role if message.tool_call_id is None else f"{role} ({message.tool_call_id})"
     error = " FAILED" if message.is_error else ""
-    yield title.replace("{role}", safe_line(name) + error, 1).rstrip(), STYLES.get(message.role, "bold")
+    yield title.replace("{role}", safe_line(name) + error, 1).rstrip(), STYLES.get(role, "bold")
     for line in _content(message):
         yield f"{_INDENT}{line}", None
     for call in message.tool_calls:
