@@ -156,8 +156,8 @@ async def cut_off_everywhere(
             if finish is not left_to_send:
                 assert await seen(store) == after
             assert await status(store) == "idle"
-            for input_id in ("i0", "i3"):
-                await session(store).send("again", input_id=input_id)
+            for number in (0, 3):
+                await session(store).send(f"m{number}", input_id=f"i{number}")
             assert ("user", "again") not in (await seen(store)).transcript
         await store.delete_session("s")
         assert (await everything(store))["sessions"] == []
