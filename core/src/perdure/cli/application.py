@@ -80,7 +80,9 @@ def application(commands: Mapping[str, str]) -> typer.Typer:
     """
     modules = {name: module for name, module in commands.items() if find_spec(f"perdure.cli.{module}")}
     group = type("Commands", (Commands,), {"modules": modules})
-    app = typer.Typer(cls=group, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
+    app = typer.Typer(
+        cls=group, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, rich_markup_mode="markdown"
+    )
     app.callback()(_perdure)
     return app
 
@@ -148,7 +150,10 @@ def _imported(name: str, module: str) -> Any:
     """Return the command of a module."""
     found = getattr(import_module(f"perdure.cli.{module}"), module)
     if not isinstance(found, typer.Typer):
-        function, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        function, found = (
+            found,
+            typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"),
+        )
         found.command(name)(function)
     command = typer.main.get_command(found)
     command.name = name

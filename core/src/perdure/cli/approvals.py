@@ -24,7 +24,9 @@ from perdure.contracts.records import Record
 from perdure.conversation import journal_of, undecided
 from perdure.errors import ApprovalAlreadyResolvedError, ApprovalNotFoundError, StoreCorruptedError
 
-approvals = typer.Typer(no_args_is_help=True, add_completion=False, help="List, show and decide approvals.")
+approvals = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="List, show and decide approvals."
+)
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The id of the approval.")]
 NoteOption = Annotated[str | None, typer.Option(help="What the model is to read with the decision.")]

@@ -31,7 +31,7 @@ def resume(
     conversation: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]", help="A session id or a run id. Default: all turns of the agent that nobody runs."
+            metavar="ID", help="A session id or a run id. Default: all turns of the agent that nobody runs."
         ),
     ] = None,
     store: OwnStoreOption = None,

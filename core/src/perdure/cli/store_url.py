@@ -39,7 +39,7 @@ OwnStoreOption: TypeAlias = Annotated[
 
 
 UrlArgument: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[URL]", help="The store; the same as --store.", show_default=False)
+    str | None, typer.Argument(metavar="URL", help="The store; the same as --store.", show_default=False)
 ]
 """The store as an argument, for commands about stores rather than about conversations."""
 

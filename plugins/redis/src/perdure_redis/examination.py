@@ -39,7 +39,9 @@ async def examine(url: StoreURL) -> list[Finding]:
     route = route_of(clients.client, options.timeout, options.max_connections, own=True)
     place = ",".join(str(host) for host in url.hosts) + url.path
     try:
-        return [one async for one in _Server(url, route, f"{url.scheme}:{'//' if url.hosts else ''}{place}").findings()]
+        title = f"{url.scheme}:{'//' if url.hosts else ''}{place}"
+        # The servers of a cluster mostly say the same.
+        return list(dict.fromkeys([one async for one in _Server(url, route, title).findings()]))
     finally:
         await route.close()
         await clients.close()
