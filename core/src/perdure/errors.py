@@ -403,7 +403,7 @@ class SessionError(PerdureError):
 class SessionBusyError(SessionError):
     """Somebody else runs the conversation right now."""
 
-    hint = "Wait and try again; `owner` and `until` say for whom, and for how long at the least."
+    hint = "Wait, and try again; `owner` says who has it, and `until` to when at least."
     retryable = True
 
     def __init__(self, session_id: str, owner: str | None = None, until: datetime | None = None) -> None:
@@ -425,7 +425,7 @@ class SessionBusyError(SessionError):
 class SessionAwaitingApprovalError(SessionError):
     """The turn in progress waits for decisions; the input was not taken."""
 
-    hint = "Decide the approvals, then call resume(); or discard_pending()."
+    hint = "Decide the approvals, then call resume(); or drop the turn with discard_pending()."
 
     def __init__(self, session_id: str, approval_ids: Sequence[str]) -> None:
         """Remember the session and the approvals that it waits for."""
@@ -442,7 +442,7 @@ class SessionAwaitingApprovalError(SessionError):
 class SessionConflictError(SessionError):
     """The conversation was changed by somebody else; the turn stays pending where it still exists."""
 
-    hint = "Look at the transcript, then discard_pending(), or resume(rebase=True) to append after what came in."
+    hint = "Look at the transcript, then call resume(rebase=True) to append the turn behind what came in, or discard_pending()."
 
     def __init__(self, session_id: str, run_id: str, problem: str) -> None:
         """Remember the session, the run and what came between."""
@@ -503,7 +503,7 @@ class SessionHalfCopiedError(SessionBusyError):
 class SummaryError(SessionError):
     """No summary came of a compaction; the transcript is as it was."""
 
-    hint = "Compact with another function as `summarize`, or with another model."
+    hint = "Compact again with another function as `summarize`, or with another model."
 
     def __init__(self, session_id: str, problem: str) -> None:
         """Remember the session and what is wrong with the summary."""
@@ -518,7 +518,7 @@ class SummaryError(SessionError):
 class TurnFailedError(SessionError):
     """The pending turn failed in a way that a retry does not mend; the new input was not taken."""
 
-    hint = "Mend the cause and call resume(), or discard_pending()."
+    hint = "Mend the cause, then call resume(); or drop the turn with discard_pending()."
 
     def __init__(self, session_id: str, run_id: str, attempts: int, last_error: str) -> None:
         """Remember the session, the run, how often it was tried and the last error."""
@@ -607,7 +607,7 @@ class RunError(PerdureError):
 class PropagatingToolError(RunError):
     """Raise this in a tool to stop the turn instead of telling the model. The turn stays pending."""
 
-    hint = "Mend the cause and resume, or discard the turn."
+    hint = "Mend the cause, then call resume(); or drop the turn with discard_pending()."
 
     def __init__(self, message: str, retryable: bool = False) -> None:
         """Remember the message and whether another attempt may help."""
@@ -623,7 +623,9 @@ class PropagatingToolError(RunError):
 class ToolOutcomeUnknownError(RunError):
     """A tool call was started, has no result, and its tool has no policy for that. The turn stays pending."""
 
-    hint = "Give the tool an in_doubt policy, or discard the turn."
+    hint = (
+        "Give the tool an `in_doubt` policy or a `probe`, then call resume(); or drop the turn with discard_pending()."
+    )
 
     def __init__(self, run_id: str, call_id: str, tool_name: str) -> None:
         """Remember the run, the call and the tool."""
@@ -638,7 +640,7 @@ class ToolOutcomeUnknownError(RunError):
 class AgentChangedError(RunError):
     """The agent is not the one that started the turn, or lacks one of its tools. The turn stays pending."""
 
-    hint = "Resume with the agent that started the turn, or discard the turn."
+    hint = "Resume it with the agent that began it, or drop it with discard_pending()."
 
     def __init__(self, run_id: str, problem: str) -> None:
         """Remember the run and the difference."""
@@ -668,4 +670,4 @@ class LimitExceededError(RunError):
 class StreamError(RunError):
     """A stream was used before its block was entered, or asked for its result before it had one."""
 
-    hint = "Enter its block, and ask for the result behind it."
+    hint = "Enter its block with `async with`, and ask for the result behind the block."
