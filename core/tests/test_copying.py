@@ -202,6 +202,28 @@ async def test_no_turn_begins_while_a_conversation_is_copied(store: AgentStore, 
     assert (await agent(store).session("s").send("two")).text == "heard two"
 
 
+async def test_prune_at_the_target_takes_nothing_away_that_is_being_copied(
+    store: AgentStore, target: AgentStore, clock: ManualClock
+) -> None:
+    await fill(store)
+    clock.advance(timedelta(days=1))
+    pruned: list[Any] = []
+
+    async def prune(_: Call) -> None:
+        pruned.append(await target.prune(older_than=timedelta(hours=1)))
+
+    # What is complete there is old and may go; what is being copied may not.
+    interception = Interception(after=prune)
+    report = await copy_conversations(store, another(target, interception, process=elsewhere()))
+    assert report.not_copied == {}
+    assert report.copied == 9
+    assert any(name == "waiting" and "live owner" in why for one in pruned for name, why in one.kept.items())
+    held, wanted = await everything(target), await everything(store)
+    assert [name for name in held if held[name] != wanted[name]] == []
+    assert "turn waiting" in held  # it waits for an approval, so it is kept however old
+    assert any(name.startswith("approval waiting") for name in held)
+
+
 @pytest.mark.parametrize("what", ["title", "decision"])
 async def test_what_comes_in_while_a_conversation_is_copied_is_not_lost(
     store: AgentStore, target: AgentStore, what: str
@@ -251,7 +273,7 @@ async def test_a_copy_that_dies_at_any_write_is_finished_by_the_next(clock: Manu
                     halves += 1
             report = await copy_conversations(source, target)
             assert report.not_copied == {}
-            assert differences(await everything(target, turn_versions=False), before) == []
+            assert differences(await everything(target), await everything(source)) == []
             assert differences(await everything(source, turn_versions=False), before) == []
             report = await copy_conversations(source, target)
             assert (report.copied, report.present) == (0, 3)
@@ -302,6 +324,22 @@ async def test_a_half_of_what_has_changed_since_is_made_anew(store: AgentStore, 
     report = await copy_conversations(store, target)
     assert report.not_copied == {}
     assert differences(await everything(target), await everything(store)) == []
+
+
+async def test_a_half_has_nothing_left_of_what_was_cleared_since(clock: ManualClock) -> None:
+    """Wherever the copy died: archives and approvals that the half has, and the source no longer, are gone."""
+    for number in range(1, 15):
+        source, target = await _fresh(clock), await _fresh(clock)
+        await _few(source)
+        with contextlib.suppress(Died):
+            await copy_conversations(source, another(target, at(number, "die-after"), process=dead()))
+        half = {info.key for info in (await target.checkpoints.list(status="copying")).items}
+        for name in half & {"talk", "waiting"}:
+            await agent(source, CALLS["waiting"]).session(name).discard_pending()
+            await agent(source).session(name).clear()
+        report = await copy_conversations(source, target)
+        assert report.not_copied == {}
+        assert differences(await everything(target), await everything(source)) == []
 
 
 async def test_damage_costs_its_conversation_and_no_other(store: AgentStore, target: AgentStore) -> None:

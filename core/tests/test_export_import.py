@@ -165,6 +165,7 @@ async def test_an_import_that_dies_at_any_write_is_finished_by_the_next(store: A
             pass
         else:
             break
+        clock.advance(timedelta(seconds=1))  # so that all of it is old enough for prune
         halves += await check_halves(target)
         report = await import_conversations(target, io.BytesIO(data))
         assert (report.not_copied, report.notes) == ({}, [])
@@ -186,9 +187,10 @@ async def check_halves(target: AgentStore) -> int:
             await agent(target).session(info.key).send("Anybody there?")
         except SessionHalfCopiedError:
             halves += 1
-            report = await target.prune(older_than=timedelta(0))
-            assert info.key not in (*report.sessions, *report.runs)
             assert differences(await everything(target), before) == []
+            await target.prune(older_than=timedelta(0))  # other conversations are whole, and old
+            gone = differences(await everything(target), before)
+            assert [name for name in gone if f'"{info.key}"' in repr(before[name]) or info.key in name] == []
         else:  # it was claimed, and nothing had been made yet: now a conversation of its own is there
             await target.delete_session(info.key)
     return halves
