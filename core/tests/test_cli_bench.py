@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,23 @@ def test_what_a_codec_has_written_is_not_read_without_it(perdure: Perdure) -> No
     assert (found["unread"], found["damaged"], found["counts"]) == (1, False, {})
     assert "1 were not read" in perdure("doctor", "sqlite:a.db", code=1).out
     assert perdure.json("--codec", "stored:zstd", "doctor", "sqlite:a.db")["counts"] == {"sessions": 1, "records": 1}
+
+
+def test_a_store_whose_plugin_cannot_examine_it_is_opened_and_read(perdure: Perdure) -> None:
+    asyncio.run(fill(f"sqlite:{perdure.directory / 'a.db'}"))
+    site = perdure.directory / "kept_store-1.0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: kept-store\nVersion: 1.0\n")
+    (site / "entry_points.txt").write_text("[perdure.stores]\nkept = kept\n")
+    (perdure.directory / "kept.py").write_text(
+        "from perdure.backend import journal_hooks\nPERDURE_CONTRACT = 1\n"
+        "perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks(\n"
+        "    'perdure_sqlite.journal:SqliteJournal.from_url')\n"
+    )
+    code = "import sys; sys.path.insert(0, '.'); from perdure.cli import main; main()"
+    command = [sys.executable, "-c", code, "doctor", "kept:a.db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=perdure.directory)
+    assert done.stdout == ("Whole: 5 sessions with 5 records, 6 turn journals, 2 approvals.\nNo damage was found.\n")
 
 
 def test_a_url_is_needed_once(perdure: Perdure) -> None:

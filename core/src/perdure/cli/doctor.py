@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pkgutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, TypeAlias
@@ -23,7 +23,8 @@ from perdure.cli.store_url import StoreOption, UrlArgument, one_of, require_exis
 from perdure.contracts.findings import Finding
 from perdure.contracts.urls import StoreURL
 from perdure.errors import UnsupportedOperationError
-from perdure.journal.contract import Journal
+from perdure.journal.contract import Journal, Part
+from perdure.opening import open_store
 
 LookAtStore: TypeAlias = Callable[..., Iterable[Finding]]
 """The function `doctor(url, *, salvage)` that a plugin module may have: it looks at what the store is made of."""
@@ -91,32 +92,45 @@ def _diagnose(text: str, *, salvage: bool) -> Diagnosis:
         found.findings.extend(Finding(*finding) for finding in look(url, salvage=salvage))
     elif salvage:
         raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", "salvage")
-    if read_only is None:
-        problem = f"{url}: what is in it was not read: its plugin offers no journal that only reads"
-        found.findings.append(Finding(problem, warning=True))
-        return found
-    asyncio.run(_read(read_only(url), found))
+    asyncio.run(_read_opened(text, found) if read_only is None else _read(read_only(url), found))
     return found
 
 
 async def _read(journal: Journal, found: Diagnosis) -> None:
-    """Read all that is in a journal, and add what is wrong with it."""
+    """Read all that is in a journal that makes nothing."""
     codec = codec_of_command()
     journal = journal if codec is None else EncodedJournal(journal, codec)
-    known = [finding.text for finding in found.findings if finding.damaged]
-    examination = Examination(journal, known)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of settings, which were told before
             await journal.open()
-        with _progress() as read:
-            async for finding in examination.findings():
-                read()
-                if finding is not None:
-                    found.findings.append(finding)
+        await _examine(journal, tuple(Part), found)
     finally:
         await journal.close()
-    found.counts, found.unread = dict(examination.counts), examination.unread
+
+
+async def _read_opened(text: str, found: Diagnosis) -> None:
+    """Open a store as an application does, since its plugin has no other way, and read what is in its journals."""
+    async with open_store(text, codec=codec_of_command()) as store:
+        for name, part in (("sessions", Part.SESSIONS), ("checkpoints", Part.RUNS), ("approvals", Part.APPROVALS)):
+            journal = getattr(getattr(store, name), "journal", None)
+            if isinstance(journal, Journal):
+                await _examine(journal, (part,), found)
+            elif name in store:
+                problem = f"{getattr(store, name).title}: what it holds was not read, since it is no journal"
+                found.findings.append(Finding(problem, warning=True))
+
+
+async def _examine(journal: Journal, parts: Sequence[Part], found: Diagnosis) -> None:
+    """Read parts of an open journal, and add what is wrong with them."""
+    examination = Examination(journal, [finding.text for finding in found.findings if finding.damaged], parts)
+    with _progress() as read:
+        async for finding in examination.findings():
+            read()
+            if finding is not None:
+                found.findings.append(finding)
+    found.counts |= examination.counts
+    found.unread += examination.unread
 
 
 @contextmanager

@@ -27,16 +27,17 @@ class Examination:
         unread: How many could not be read for want of the codec or the key that wrote them.
     """
 
-    def __init__(self, journal: Journal, known: Sequence[str] = ()) -> None:
-        """Examine an open journal; damage of a place that a text in `known` names is not told again."""
+    def __init__(self, journal: Journal, known: Sequence[str] = (), parts: Sequence[Part] = tuple(Part)) -> None:
+        """Examine parts of an open journal; damage of a place that a text in `known` names is not told again."""
         self._journal = journal
         self._known = known
+        self._parts = parts
         self.counts: Counter[str] = Counter()
         self.unread = 0
 
     async def findings(self) -> AsyncIterator[Finding | None]:
         """Yield what is wrong, and `None` for each head that is whole or was not read."""
-        for part in Part:
+        for part in self._parts:
             damaged: list[StoreCorruptedError] = []
             try:
                 async for name in walk(self._journal, part, damaged):
