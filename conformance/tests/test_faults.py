@@ -13,28 +13,30 @@ from conformance.tests.faults.every import FAULTS, RIGHT, RIGHT_ON_DISK
 from conformance.tests.faults.planting import Fault, Scene, outcome
 
 from perdure_conformance.laws import Law, all_laws
+from perdure_conformance.profiles import PROFILES
 from perdure_conformance.runner import Outcome, run_law
 
 LAWS = {law.id: law for law in all_laws()}
 NAMED = sorted({law for one in FAULTS for law in one.laws})
 PLANTED = [pytest.param(one, law, id=f"{one.name}-by-{law}") for one in FAULTS for law in one.laws]
-PROCESSES = [law for law in LAWS.values() if "durable" in law.needs]
+PROCESSES = [LAWS[name] for name in NAMED if "durable" in LAWS[name].needs]
 DRAWN = [law for law in LAWS.values() if law.cases is not None]
 SEEDS = range(10)
+QUICK = PROFILES["quick"]
 _numbers = itertools.count()
 
 
-def caught(fault: Fault, law: str, seed: int | None = None) -> None:
+def caught(fault: Fault, law: str, *, seed: int | None = None, points: int | None = None) -> None:
     # A store that hangs is caught by the law's own time; it need not be the whole of it here.
     limited = replace(LAWS[law], timeout=3.0) if fault.hangs else LAWS[law]
-    verdict = run_law(fault.target(), limited, seed=seed)
+    verdict = run_law(fault.target(), limited, seed=seed, points=points)
     assert verdict.outcome is Outcome.FAILED, f"{fault.name} passed {law}: {verdict}"
     assert len(verdict.message) > 20
 
 
 @pytest.mark.parametrize(("fault", "law"), PLANTED)
-def test_a_planted_fault_is_caught(fault: Fault, law: str) -> None:
-    caught(fault, law)
+def test_a_planted_fault_is_caught_in_the_quick_profile(fault: Fault, law: str) -> None:
+    caught(fault, law, points=QUICK.points)
 
 
 @pytest.mark.soak
@@ -42,7 +44,7 @@ def test_a_planted_fault_is_caught(fault: Fault, law: str) -> None:
 @pytest.mark.parametrize(("fault", "law"), PLANTED)
 def test_a_planted_fault_is_caught_with_any_seed(fault: Fault, law: str) -> None:
     for seed in SEEDS:
-        caught(fault, law, seed)
+        caught(fault, law, seed=seed)
 
 
 @pytest.mark.soak
@@ -56,7 +58,7 @@ def test_a_thousand_seeds_raise_no_false_alarm(law: Law) -> None:
 
 @pytest.mark.parametrize("law", NAMED)
 def test_the_right_store_passes(law: str) -> None:
-    verdict = run_law(RIGHT.target(), LAWS[law])
+    verdict = run_law(RIGHT.target(), LAWS[law], points=QUICK.points)
     assert verdict.outcome is not Outcome.FAILED, str(verdict)
 
 

@@ -36,16 +36,24 @@ class Effort:
 
         Args:
             points: All points, in order.
-            telling: Those of them that tell most; where not all points are tried, only these are, if there are enough.
+            telling: Those of them that tell most; where not all points are tried, these come before all others.
         """
         count = len(points) if self.most is None else min(self.most, len(points))
-        chosen = telling if count < len(points) and len(telling) >= count else points
         shift = self._sweeps * GOLDEN % 1
         self._sweeps += 1
         self.tried += count
         self.points += len(points)
         if count == len(points):
             return list(points)
-        *others, last = chosen  # the last one ends what was begun: it is always tried
-        step = len(others) / max(count - 1, 1)
-        return [*(others[int((number + shift) * step)] for number in range(count - 1)), last]
+        first = _spread(telling, min(count, len(telling)), shift)
+        others = [point for point in points if point not in telling]
+        return sorted([*first, *_spread(others, count - len(first), shift)], key=points.index)
+
+
+def _spread(points: Sequence[T], count: int, shift: float) -> list[T]:
+    """Return so many points, spread evenly; the last one, which ends what was begun, always."""
+    if count == 0:
+        return []
+    *others, last = points
+    step = len(others) / max(count - 1, 1)
+    return [*(others[int((number + shift) * step)] for number in range(count - 1)), last]

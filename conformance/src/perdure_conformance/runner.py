@@ -15,8 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.effort import Effort
@@ -236,6 +234,7 @@ class _Trial:
 
     def _on_drawn_cases(self, runner: asyncio.Runner) -> None:
         assert self.law.cases is not None
+        import hypothesis  # it takes as long to import as all else of the kit, and few laws draw cases
 
         @hypothesis.settings(
             max_examples=self.examples,

@@ -25,6 +25,7 @@ PROMISES = {
 AREAS = {
     "approvals": "A lost or changed request asks a person about something else than what will be done.",
     "checkpoints": "The turn journal is how a turn is continued after a crash: what it loses is done again, or never.",
+    "compacting": "A compaction rewrites the whole transcript: what it loses no later turn brings back.",
     "decisions": "A decision that is lost, doubled or changed runs what was refused, or refuses what was approved.",
     "expiry": "An approval that counts on the wrong side of its instant runs what nobody approved in time.",
     "marking": "A turn that is not marked as ready waits for ever although everything it waits for is decided.",

@@ -20,6 +20,7 @@ from perdure_conformance.interception import Call, Died, Interception, at
 from perdure_conformance.laws.desk import SESSION, Desk, gate
 from perdure_conformance.laws.register import law
 from perdure_conformance.laws.world import (
+    ALLOWED,
     LONGER,
     NEEDS,
     StoreWorld,
@@ -142,6 +143,41 @@ async def stale_owner_writes_nothing(bench: Bench) -> None:
         needed(texts.count("pay a") <= 1, f"the turn is in the transcript {texts.count('pay a')} times")
 
     await at_every_call(bench, lambda: new_world(bench), send("pay a"), lapsed("later"), check)
+
+
+@law("turn-of-a-paused-owner-comes-out-whole", **LONGER)
+async def paused_owner_comes_out_whole(bench: Bench) -> None:
+    """An owner that is paused before a write until another has finished its turn disturbs nothing of it when it wakes."""
+    undisturbed = Interception()
+    desk = await new_desk(bench)
+    await desk.lives(undisturbed)
+    await desk.stores.close()
+    for number in bench.effort.sweep(range(1, len(undisturbed.calls) + 1)):
+        desk = await new_desk(bench)
+        told = await _sleep_through(desk, number)
+        where = f"an owner was paused before its write {number}, and another finished its turn"
+        needed(isinstance(told, (TurnResult, *ALLOWED)), f"{where}: the one that woke up ended with {told!r:.200}")
+        await desk.check(where)
+        await desk.stores.close()
+
+
+async def _sleep_through(desk: Desk, number: int) -> Any:
+    """Pause a process before a write while another finishes the turn; return what the paused one came to."""
+    reached, opened, hold = await gate()
+
+    async def pause(call: Call) -> None:
+        if call.number == number:
+            await hold()
+
+    paused = asyncio.create_task(desk.life(desk.process(Interception(before=pause))))
+    standing = asyncio.create_task(reached.wait())
+    await asyncio.wait({paused, standing}, return_when=asyncio.FIRST_COMPLETED)
+    standing.cancel()
+    await desk.note_death()  # to everybody else it is as if it had died
+    await desk.life(desk.process())
+    opened.set()
+    (outcome,) = await asyncio.gather(paused, return_exceptions=True)
+    return outcome
 
 
 @law("turn-input-is-taken-once", **NEEDS)
