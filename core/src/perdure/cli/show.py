@@ -100,7 +100,10 @@ def _print(shown: dict[str, Any]) -> None:
     out = console()
 
     def line(text: str, style: str | None = None) -> None:
-        out.print(text, style=style, soft_wrap=True)
+        if style is None or not out.is_terminal:
+            print(text)  # rich takes longer over a line than reading it took
+        else:
+            out.print(text, style=style, soft_wrap=True)
 
     for text, style in _head_lines(shown):
         line(text, style)
