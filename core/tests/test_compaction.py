@@ -42,7 +42,8 @@ from perdure.errors import (
 )
 from perdure.listening import Channel
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure.runtime.compaction import Compaction, CompactionOptions, CompactionResult, Compactor
+from perdure.runtime.compaction import CompactionResult, Compactor
+from perdure.runtime.compaction_policy import Compaction, CompactionOptions
 from perdure.runtime.transcript import TranscriptView
 from perdure_conformance.interception import Call, Interception
 

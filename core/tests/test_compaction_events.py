@@ -25,7 +25,8 @@ from perdure.errors import (
 )
 from perdure.events import CompactionDone, CompactionStarted
 from perdure.listening import Channel
-from perdure.runtime.compaction import Compaction, CompactionOptions, Compactor, compact_if_due, due
+from perdure.runtime.compaction import Compactor, compact_if_due
+from perdure.runtime.compaction_policy import Compaction, CompactionOptions, due
 from perdure_conformance.interception import at
 
 pytestmark = pytest.mark.anyio

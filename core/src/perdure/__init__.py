@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from perdure.ownership import Lease
     from perdure.prune import PruneReport
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction import Compaction, CompactionResult
+    from perdure.runtime.compaction import CompactionResult
+    from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Message, ToolCall, Usage
     from perdure.runtime.results import PendingTurn, TurnResult
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Agent": "runtime.agent",
     "AgentStore": "bundle",
-    "Compaction": "runtime.compaction",
+    "Compaction": "runtime.compaction_policy",
     "CompactionResult": "runtime.compaction",
     "Lease": "ownership",
     "Limits": "runtime.limits",

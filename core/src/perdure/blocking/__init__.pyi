@@ -24,7 +24,8 @@ from perdure.models import Model
 from perdure.ownership import Lease, Process
 from perdure.prune import PruneReport
 from perdure.runtime.agent import OnChange
-from perdure.runtime.compaction import Compaction, CompactionResult, Summarize
+from perdure.runtime.compaction import CompactionResult
+from perdure.runtime.compaction_policy import Compaction, Summarize
 from perdure.runtime.limits import Limits
 from perdure.runtime.messages import Given, Message
 from perdure.runtime.results import PendingTurn, TurnResult

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import CheckpointHead, CheckpointInfo
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
-    from perdure.runtime.compaction import Compaction
+    from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Given
     from perdure.runtime.turns import TurnPolicy

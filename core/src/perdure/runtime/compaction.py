@@ -11,16 +11,15 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from perdure.contracts.checkpoints import FINISHED, IDLE
 from perdure.contracts.records import encode_object
 from perdure.contracts.store import describe
 from perdure.conversation import Claim
 from perdure.errors import (
-    InvalidArgumentError,
     OutcomeUnknownError,
     SessionBusyError,
     SessionConflictError,
@@ -34,23 +33,21 @@ from perdure.models import ModelRequest
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.archiving import ArchiveWriter
 from perdure.runtime.asking import ask
-from perdure.runtime.compacted import Compacted, Split, compacted, is_full, split
+from perdure.runtime.compacted import Compacted, Split, compacted, split
+from perdure.runtime.compaction_policy import due, require_able
 from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import Message, Usage, messages_of
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint
-    from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
     from perdure.listening import Channel
     from perdure.runtime.agent import Agent
+    from perdure.runtime.compaction_policy import Compaction, CompactionOptions, Summarize
     from perdure.runtime.pending import PendingTurns
     from perdure.runtime.runner import Sink
     from perdure.runtime.transcript import TranscriptView
-
-Summarize: TypeAlias = Callable[[Sequence[Message]], str | Awaitable[str]]
-"""Makes the text of a summary from the messages that it shall stand for. A plain function is called in a thread."""
 
 INSTRUCTION: Final = (
     "Summarise the conversation so far for yourself: what you write takes its place. Keep what was asked for and why, "
@@ -60,46 +57,6 @@ INSTRUCTION: Final = (
 """What the agent's model is told when it makes a summary."""
 
 _log = logging.getLogger("perdure.compaction")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionOptions:
-    """How a conversation is compacted.
-
-    Attributes:
-        keep: How many of the newest turns stay as they are, 0 or more.
-        summarize: Makes the summary; `None`: the agent's model does.
-        archive: Whether the full transcript is kept in a session of its own.
-    """
-
-    keep: int = 2
-    summarize: Summarize | None = None
-    archive: bool = False
-
-    def __post_init__(self) -> None:
-        if type(self.keep) is not int or self.keep < 0:
-            raise InvalidArgumentError("keep", "must be a number of turns, 0 or more")
-        if self.summarize is not None and not callable(self.summarize):
-            raise InvalidArgumentError("summarize", "must be a function from messages to text, or None for the model")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction(CompactionOptions):
-    """When a conversation is compacted before a turn, and how.
-
-    Attributes:
-        max_tokens: How many tokens the transcript may hold, 1 or more: as the model told, or a quarter of the characters.
-        keep: How many of the newest turns stay as they are, 0 or more.
-        summarize: Makes the summary; `None`: the agent's model does.
-        archive: Whether the full transcript is kept in a session of its own.
-    """
-
-    max_tokens: int
-
-    def __post_init__(self) -> None:
-        CompactionOptions.__post_init__(self)
-        if type(self.max_tokens) is not int or self.max_tokens < 1:
-            raise InvalidArgumentError("max_tokens", "must be 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +77,6 @@ class CompactionResult:
 
 
 NOTHING: Final = CompactionResult()
-
-
-def due(records: Sequence[Record], policy: Compaction) -> bool:
-    """Whether a transcript holds more than a policy allows, and a compaction would make it shorter.
-
-    What it holds is what the last turn's one request has read and written, if that is known and still true; else a
-    quarter of the number of characters that a model sees.
-    """
-    return is_full(records, policy.max_tokens) and split(records, policy.keep) is not None
 
 
 async def compact(
@@ -182,23 +130,6 @@ async def _without_turn(journal: PendingTurns) -> Checkpoint | None:
             await journal.require_decided(found)
             raise SessionBusyError(journal.key, f"the pending turn {found.head.run_id}")
         await journal.finish(found)
-
-
-def check_compaction(store: AgentStore, value: object) -> Compaction | None:
-    """Return a policy, or `None`; raise if it is none, or if the store cannot compact so."""
-    if value is None:
-        return None
-    if not isinstance(value, Compaction):
-        raise InvalidArgumentError("compaction", f"must be a Compaction, not a {type(value).__name__}")
-    require_able(store, value)
-    return value
-
-
-def require_able(store: AgentStore, options: CompactionOptions) -> None:
-    """Raise `UnsupportedOperationError` if a store cannot compact so."""
-    store.sessions.require("replace")
-    if options.archive:
-        store.sessions.require("delete")
 
 
 class Compactor:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.listening import Channel
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction import Compaction
+    from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.limits import Limits
     from perdure.runtime.transcript import TranscriptView
 

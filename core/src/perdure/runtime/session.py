@@ -24,7 +24,8 @@ from perdure.errors import (
 )
 from perdure.owned_journal import OwnershipLostError
 from perdure.runtime.clearing import clear
-from perdure.runtime.compaction import CompactionOptions, CompactionResult, Summarize, check_compaction, compact
+from perdure.runtime.compaction import CompactionResult, compact
+from perdure.runtime.compaction_policy import CompactionOptions, Summarize, check_compaction
 from perdure.runtime.departure import tell_dropped
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.history import fork, forked, whole_history
@@ -33,7 +34,7 @@ from perdure.runtime.messages import Message, as_messages
 from perdure.runtime.results import PendingTurn, described, result_of
 from perdure.runtime.stream import RunStream
 from perdure.runtime.transcript import TranscriptView
-from perdure.runtime.turns import Call, TurnPolicy, Turns
+from perdure.runtime.turns import TurnPolicy, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction import Compaction
+    from perdure.runtime.compaction_policy import Compaction
+    from perdure.runtime.inputs import Call
     from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Given
     from perdure.runtime.results import TurnResult

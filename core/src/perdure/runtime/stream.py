@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from perdure.events import RunEvent
     from perdure.listening import Channel, Channels
+    from perdure.runtime.inputs import Call
     from perdure.runtime.results import TurnResult
-    from perdure.runtime.turns import Call, Turns
+    from perdure.runtime.turns import Turns
 
 
 class RunStream:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, TURN_STATUSES, CheckpointHead
@@ -22,6 +21,7 @@ from perdure.errors import (
 )
 from perdure.owned_journal import OwnedJournal, OwnershipLostError
 from perdure.runtime.compaction import compact_if_due
+from perdure.runtime.inputs import Call
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.pending import PendingTurns, waiting_result
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
-    from perdure.runtime.compaction import Compaction
+    from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.messages import Message
     from perdure.runtime.runner import Sink
@@ -51,43 +51,6 @@ Joined: TypeAlias = "tuple[Runner, asyncio.Future[TurnResult | None]]"
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
 """How long to wait between two looks at a conversation that somebody else runs, in seconds: first, and at most."""
-
-
-@dataclass(slots=True)
-class Call:
-    """An input that is given to a session.
-
-    Attributes:
-        messages: What it says, as it will be stored.
-        input_id: Its name.
-        named: Whether the caller gave the name, so that it may come again.
-        sink: The stream that shows what becomes of it.
-        runner: What runs the turn that it opened.
-        opening: Whether that turn is being opened right now.
-        aborted: Whether the caller wants nothing of it any more.
-        until: When it waits no longer for others, on the clock of the store, once it has begun to.
-    """
-
-    messages: list[Record]
-    input_id: str
-    named: bool
-    sink: Sink | None = None
-    runner: Runner | None = None
-    opening: bool = False
-    aborted: bool = False
-    until: float | None = None
-
-    def require_same(self, messages: Sequence[Record]) -> None:
-        """Raise if the messages of the input that has this name already say something else."""
-        if _said(self.messages) != _said(messages):
-            problem = f"{self.input_id!r} names an input that says something else; give this one a name of its own"
-            raise InvalidArgumentError("input_id", problem)
-
-    def runs(self, runner: Runner) -> None:
-        """Take note of what runs its turn; that it is wanted no more, if so."""
-        self.runner = runner
-        if self.aborted:
-            runner.refuse()
 
 
 class Turns:
@@ -398,7 +361,3 @@ def _holds(found: Checkpoint, call: Call) -> bool:
     if named is not None:
         call.require_same(named.get("messages", ()))
     return named is not None
-
-
-def _said(messages: Sequence[Record]) -> list[tuple[object, object]]:
-    return [(message.get("role"), message.get("content")) for message in messages]

@@ -38,7 +38,7 @@ from perdure.errors import (
     WrongLoopError,
 )
 from perdure.runtime.agent import Agent, kind_of
-from perdure.runtime.compaction import check_compaction
+from perdure.runtime.compaction_policy import check_compaction
 from perdure.runtime.known_turns import KnownTurn, KnownTurns
 from perdure.runtime.limits import check_limits
 from perdure.runtime.runs import Run
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
-    from perdure.runtime.compaction import Compaction
+    from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.limits import Limits
     from perdure.runtime.results import TurnResult
     from perdure.runtime.session import Session
