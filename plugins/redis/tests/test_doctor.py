@@ -75,6 +75,18 @@ def test_settings_that_may_lose_data_are_warnings(servers: Callable[..., Server]
     assert "neither appendonly nor save is set: a restart loses everything" in shown
 
 
+def test_a_user_who_may_not_walk_the_keys_is_told(servers: Callable[..., Server], tmp_path: Path) -> None:
+    server = servers().start()
+    server.ask("ACL", "SETUSER", "bot", "on", ">hunter2", "~*", "+@all", "-scan")
+    url = server.url.replace("//", "//bot:hunter2@")
+    asyncio.run(_fill(url))
+    found = Perdure(tmp_path, url).json("doctor")
+    assert found["counts"] == {"sessions": 3, "records": 6}
+    assert [finding["warning"] for finding in found["findings"]] == [False, True]
+    assert "whether the indexes have every journal was not looked at" in found["findings"][1]["text"]
+    assert "hunter2" not in str(found)
+
+
 def test_a_server_that_is_away_cannot_be_looked_at(tmp_path: Path) -> None:
     error = Perdure(tmp_path)("doctor", "redis://:hunter2@127.0.0.1:1", "--json", code=2).error
     assert (error["type"], error["retryable"]) == ("StoreUnavailableError", True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perdure.backend import Finding, Part, UnsupportedOperationError
+from perdure.backend import Finding, Part, StoreUnavailableError, UnsupportedOperationError
 from perdure_redis.clients import clients_of
 from perdure_redis.keys import Keys
 from perdure_redis.plugin import Options
@@ -70,9 +70,15 @@ class _Server:
         if self.route.cluster:
             yield Finding(f"{self.title}: whether the indexes have every journal is not looked at on a cluster.")
             return
-        for part in Part:
-            async for finding in self._index(keys, call, part):
-                yield finding
+        try:
+            for part in Part:
+                async for finding in self._index(keys, call, part):
+                    yield finding
+        except StoreUnavailableError as error:
+            if error.retryable:
+                raise
+            problem = f"whether the indexes have every journal was not looked at: {error.problem}"
+            yield Finding(f"{self.title}: {problem}", warning=True)
 
     def _settings(self, replies: list[Any], call: Call) -> Iterator[Finding]:
         settings = Settings.read(replies, call)
