@@ -266,7 +266,7 @@ class Check:
         if partly:
             yield (
                 f"{sum(law.points - law.tried for law in partly)} of {sum(law.points for law in laws)} points at which a call "
-                f"is stopped or fails, in {len(partly)} laws: the profile tries {self.plan.profile.points} of each sweep"
+                f"is stopped or fails, in {len(partly)} law{'s'[: len(partly) != 1]}: the profile tries {self.plan.profile.points} of each sweep"
             )
         if self.plan.only is not None:
             yield f"{len(all_laws()) - len(self.plan.laws())} laws: only some were chosen"
