@@ -72,12 +72,12 @@ soak: $(STAMP) ## Run the long tests
 check: $(STAMP) docs ## Check format, lint, types, import directions and the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) $(TESTS) docs/generate benchmarks conftest.py
+	$(BIN)/mypy $(SOURCES) $(TESTS) docs/generate conftest.py
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 
 docs: $(STAMP) ## Build the documentation in build/site; a link that leads nowhere fails
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build
 
 format: $(STAMP) ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .

@@ -6,6 +6,9 @@ The whole site is built by `make docs`, which is part of `make check`; here smal
 import importlib.util
 import inspect
 import logging
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -80,6 +83,22 @@ def test_a_sound_site_is_built_with_a_line_about_each_page(tmp_path: Path) -> No
 def test_a_site_with_a_fault_is_not_built(page: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(Abort, match="strict mode"):
         built(PAGES | {page: text}, tmp_path)
+
+
+def test_the_command_of_make_docs_fails_on_a_fault(tmp_path: Path) -> None:
+    """An option of the command, such as --quiet, may switch the strictness off."""
+    recipe = re.search(r"/mkdocs (build.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert recipe is not None
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Home\n\nSee [one](one.md).\n", encoding="utf-8")
+    settings = tmp_path / "mkdocs.yml"
+    settings.write_text(
+        f"INHERIT: {ROOT / 'mkdocs.yml'}\nsite_dir: site\nhooks: []\nplugins: [search]\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "mkdocs", *recipe[1].split(), "--config-file", str(settings)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert "one.md" in ran.stderr
+    assert ran.returncode == 1
 
 
 def test_a_block_that_no_test_runs_is_shown_like_others(tmp_path: Path) -> None:
