@@ -138,7 +138,10 @@ def test_export_and_import_of_everything(perdure: Perdure, tmp_path: Path) -> No
 def test_import_finds_out_the_format(perdure: Perdure, tmp_path: Path) -> None:
     (tmp_path / "claude.jsonl").write_bytes(b"".join(data(CLAUDE)) + b'{"torn')
     result = perdure.json("import", "claude.jsonl", "--store", "sqlite:b.db", "--scope", "acme", code=1)
-    assert (result["sessions"], [note["outcome"] for note in result["notes"]]) == (["b3f0"], ["left-out"])
+    assert (result["sessions"], [note["outcome"] for note in result["notes"]]) == (
+        ["b3f0"],
+        ["left-out", "kept", "kept", "kept"],
+    )
     (tmp_path / "chat.json").write_text(json.dumps(OPENAI, indent=2))
     assert "names no session id" in perdure("import", "chat.json", "--store", "sqlite:b.db", code=1).err
     ran = perdure("import", "chat.json", "--session", "chat", "--store", "sqlite:b.db", code=0)
