@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from perdure import Agent, AgentStore, Message, Session, ToolCall, TurnResult, tool
+from perdure import Agent, AgentStore, Limits, Message, Session, ToolCall, TurnResult, tool
 from perdure.errors import SessionBusyError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.runtime.turns import TurnPolicy
@@ -63,6 +63,44 @@ async def test_an_input_behind_a_compaction_is_overtaken_by_no_later_one(
     await compaction
     assert [result.text for result in await asyncio.gather(*calls)] == ["re: 0", "re: 1", "re: 2"]
     assert await texts(store) == ["summary", "0", "re: 0", "1", "re: 1", "2", "re: 2"]
+
+
+@pytest.mark.parametrize("act", ["clear", "compact", "discard_pending"])
+async def test_an_input_that_no_step_took_is_not_overtaken_by_what_came_later(store: AgentStore, act: str) -> None:
+    """The turn that it joined ends without it. It opens the next one, which runs before the calls behind it do."""
+    entered, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: ModelRequest) -> ModelResponse:
+        entered.set()
+        await may_answer.wait()
+        return await answer(request)
+
+    agent = Agent(model=FunctionModel(slow), store=store, limits=Limits(max_steps=1))
+    first = asyncio.create_task(agent.session("s").send("first"))
+    await entered.wait()
+    joined = [asyncio.create_task(agent.session("s", turn_policy="queue").send("a"))]
+    await accepted(store, 1)
+    options: dict[str, Any] = {"keep": 0, "summarize": lambda _: "summary"} if act == "compact" else {}
+    acting = asyncio.create_task(getattr(agent.session("s"), act)(**options))
+    await asyncio.sleep(0)
+    joined.append(asyncio.create_task(agent.session("s", turn_policy="queue").send("b")))
+    await accepted(store, 2)
+    may_answer.set()
+    assert (await first).text == "re: first"
+    # Both are in one journal, so that one turn has them; whoever stands behind gets its result, too.
+    results = [await task for task in joined]
+    assert [result.text for result in results] == ["re: b", "re: b"]
+    assert len({result.run_id for result in results}) == 1
+    done = await acting
+    left = {"clear": [], "compact": ["summary"]}.get(act, ["first", "re: first", "a", "b", "re: b"])
+    assert (await texts(store), done is False) == (left, act == "discard_pending")
+
+
+async def accepted(store: AgentStore, number: int) -> None:
+    """Wait until a turn has accepted so many inputs."""
+    async with asyncio.timeout(20):
+        while len(store.ownership.running["s"].state.untaken) < number:  # noqa: ASYNC110  # reason: written meanwhile
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("policy", get_args(TurnPolicy))

@@ -74,7 +74,7 @@ class Serving:
         """
         self.enter()
         line = self._store.ownership.line(self._key)
-        with self.waiting():
+        with self._waiting():
             turn = line.enter()
             try:
                 yield Place(self._store, self._key, turn)
@@ -86,7 +86,7 @@ class Serving:
         self._store.checkpoints._enter()
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def _waiting(self) -> Iterator[None]:
         """Have it be known, as long as the block lasts, that the calls around this one wait for the conversation.
 
         Raises:

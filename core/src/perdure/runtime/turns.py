@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from perdure.runtime.transcript import TranscriptView
 
 TurnPolicy: TypeAlias = Literal["wait", "queue", "steer"]
-Joined: TypeAlias = "tuple[Runner, asyncio.Future[TurnResult | None]]"
-"""What runs the turn that an input has joined, and what gives its result; `None`: to be looked for in the journal."""
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
@@ -88,15 +86,21 @@ class Turns:
     async def take(self, call: Call) -> TurnResult:
         """Run a turn on an input, or let it join one that runs here; see `Session.send`.
 
-        It stands in line from the first moment: one that finds no turn to join is overtaken by nobody.
+        It stands in line from the first moment, also while a turn runs that it has joined: whatever becomes of it then, no
+        later call comes in between.
         """
         async with self.journal.calls.in_line() as place:
             joined = None if self._policy == "wait" else await self._join(call, place)
-            if joined is None:
-                async with place.served():
-                    earlier = await self._earlier(call) if call.named else None
-                    return earlier or await self._start(call)
-        return joined if isinstance(joined, TurnResult) else await self._joined(call, *joined)
+            if isinstance(joined, TurnResult):
+                return joined
+            async with place.served():
+                earlier = await self._earlier(call) if call.named or joined is not None else None
+                if earlier is not None:
+                    return earlier
+                if joined is not None:
+                    problem = "the turn that the input had joined was dropped"
+                    raise SessionConflictError(self.key, joined.state.run_id, problem)
+                return await self._start(call)
 
     async def submit(self, call: Call) -> str:
         """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
@@ -130,40 +134,36 @@ class Turns:
                 await journal.give_up()
             return journal.head.run_id or ""
 
-    async def _join(self, call: Call, place: Place) -> Joined | TurnResult | None:
+    async def _join(self, call: Call, place: Place) -> TurnResult | Runner | None:
         """Let an input join a turn that runs here while it stands in line.
 
         Returns:
-            The turn; or the result of an earlier one that has the input; `None` when it is the call's own turn to be served.
+            The result of that turn, or of an earlier one that has the input. When it is the call's own turn to be served:
+            what ran the turn that has accepted the input and ended without it, or `None` if none has.
         """
+        accepted_by: Runner | None = None
         while (runner := await place.next_runner()) is not None:
             if runner.agent.name != self.agent.name:
                 continue
             await self._require_own_scope()
-            if call.named and not runner.state.holds(call.input_id):
-                ended = await self._ended(call)
+            if not runner.state.holds(call.input_id):
+                if accepted_by is not None:
+                    continue  # it is in no journal any more, and is not given a second time
+                ended = await self._ended(call) if call.named else None
                 if ended is not None:
                     return ended
             given = given_input(call.messages, call.input_id, self.dialogue.limits)
             waiting = await runner.accept(given, steer=self._policy == "steer")
-            if waiting is not None:
-                call.require_same(runner.state.said_by(call.input_id))
-                return runner, waiting
-        return None
-
-    async def _joined(self, call: Call, runner: Runner, waiting: asyncio.Future[TurnResult | None]) -> TurnResult:
-        """Return the result of the turn that an input has joined, or of the one that it opened in its journal."""
-        with self.journal.calls.waiting():
+            if waiting is None:
+                continue
+            call.require_same(runner.state.said_by(call.input_id))
             result = await waiting
-        if result is not None:
-            if call.sink is not None and runner.done is not None:
-                call.sink(runner.done)
-            return result
-        async with self.journal.calls.served():  # it opened a turn of its own, or is in one that somebody dropped
-            earlier = await self._earlier(call)
-        if earlier is None:
-            raise SessionConflictError(self.key, runner.state.run_id, "the turn that the input had joined was dropped")
-        return earlier
+            if result is not None:
+                if call.sink is not None and runner.done is not None:
+                    call.sink(runner.done)
+                return result
+            accepted_by = runner  # it opened the next turn, in the journal; or somebody has dropped it
+        return accepted_by
 
     # --- starting a turn ---
 
