@@ -27,7 +27,7 @@ ENSURE_UV = if [ "$(UV)" = "$(BIN)/uv" ]; then \
     $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -r requirements/uv.txt; fi
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 
-.PHONY: help venv demo test laws soak check docs format pins clean
+.PHONY: help venv demo test laws soak bench check docs format pins clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 10
@@ -69,6 +69,18 @@ laws: $(STAMP) ## Run the conformance laws over all stores
 soak: $(STAMP) ## Run the long tests
 	$(PYTEST) -m soak $(PYTEST_ARGS) $(TESTS)
 
+# What the benchmarks compare with is no part of the product, so it is installed apart from it.
+BENCH := build/bench-environment
+BENCH_STAMP := $(BENCH)/.installed
+$(BENCH_STAMP): $(STAMP) requirements/bench.txt
+	$(BIN)/python -m venv --clear $(BENCH)
+	$(UV) pip install --quiet --python $(BENCH)/bin/python -r requirements/bench.txt
+	$(UV) pip install --quiet --python $(BENCH)/bin/python --no-deps --no-build-isolation $(addprefix -e ./,core $(wildcard plugins/*) conformance)
+	@touch $@
+
+bench: $(BENCH_STAMP) ## Run the benchmarks; QUICK=1 measures little, QUESTIONS="append scale" only these
+	$(BENCH)/bin/python -m benchmarks $(if $(QUICK),--quick) $(QUESTIONS)
+
 check: $(STAMP) docs ## Check format, lint, types, import directions and the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -89,6 +101,7 @@ pins: $(READY) ## Compile requirements/*.txt from requirements/*.in; UPGRADE=1 t
 	@$(ENSURE_UV)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) $(addprefix --no-emit-package ,$(DISTRIBUTIONS)) --all-extras requirements/dev.in $(PROJECTS) -o requirements/dev.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) $(addprefix --no-emit-package ,$(DISTRIBUTIONS)) --constraint requirements/dev.txt requirements/bench.in $(filter-out integrations/%,$(PROJECTS)) -o requirements/bench.txt
 
 clean: ## Remove the environment and everything that the tools left
 	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

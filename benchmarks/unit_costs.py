@@ -1,6 +1,6 @@
 """What one operation costs on a store, and how much room a conversation takes: the figures of docs/explanation/scaling.md.
 
-    python benchmarks/unit_costs.py sqlite:/tmp/costs/agent.db 1000 10000
+    python -m benchmarks.unit_costs sqlite:/tmp/costs/agent.db 1000 10000
 
 fills the store up to each number of conversations in turn and measures it there. It prints JSON: for each operation
 two numbers of milliseconds, of the clock (the fastest tenth) and of this process's processor time (the average), and bytes. The store should be empty at first; nothing of it is removed at the end.
@@ -8,13 +8,13 @@ two numbers of milliseconds, of the clock (the fastest tenth) and of this proces
 
 import asyncio
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+
+from benchmarks.machine import machine
 
 from perdure import Agent, AgentStore, ToolCall, open_store, tool
 from perdure.backend import StoreURL
@@ -128,16 +128,6 @@ async def fill_again(store: AgentStore) -> None:
     """Put the conversations back that were deleted to measure that."""
     for number in range(20):
         await store.sessions.append(f"user-{number:07}", TRANSCRIPT)
-
-
-def machine() -> dict[str, object]:
-    """Return what the figures depend on."""
-    return {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-    }
 
 
 if __name__ == "__main__":
