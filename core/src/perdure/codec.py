@@ -13,7 +13,7 @@ import math
 import re
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 import orjson
@@ -74,30 +74,38 @@ def _child(where: str, key: object) -> str:
     return f"{where}.{text}" if _PLAIN_KEY.match(text) else f"{where}[{text!r}]"
 
 
-def _check(value: object, where: str, depth: int) -> None:
+_Place: TypeAlias = "str | tuple[_Place, object]"
+"""Where a value is: the name of the root, or the place of its container and its key. It is put in words only for an error."""
+
+
+def _words(place: _Place) -> str:
+    return place if isinstance(place, str) else _child(_words(place[0]), place[1])
+
+
+def _check(value: object, place: _Place, depth: int) -> None:
     """Refuse what is not exactly JSON. A cycle shows as a depth over the limit."""
     kind = type(value)
     if kind in _LEAVES:
         return
     if kind is float:
         if not math.isfinite(cast("float", value)):
-            raise NotJsonError(where, "a float that is not finite")
+            raise NotJsonError(_words(place), "a float that is not finite")
     elif kind is dict:
         if depth > MAX_DEPTH:
-            raise NotJsonError(where, f"nested deeper than {MAX_DEPTH} levels, or a cycle")
+            raise NotJsonError(_words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
         for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
-                raise NotJsonError(where, f"a key of type {type(key).__name__}, where only str is allowed")
+                raise NotJsonError(_words(place), f"a key of type {type(key).__name__}, where only str is allowed")
             if type(item) not in _LEAVES:
-                _check(item, _child(where, key), depth + 1)
+                _check(item, (place, key), depth + 1)
     elif kind is list:
         if depth > MAX_DEPTH:
-            raise NotJsonError(where, f"nested deeper than {MAX_DEPTH} levels, or a cycle")
+            raise NotJsonError(_words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
         for index, item in enumerate(cast("list[object]", value)):
             if type(item) not in _LEAVES:
-                _check(item, _child(where, index), depth + 1)
+                _check(item, (place, index), depth + 1)
     else:
-        raise NotJsonError(where, f"a value of type {kind.__name__}")
+        raise NotJsonError(_words(place), f"a value of type {kind.__name__}")
 
 
 def _write(value: Any, where: str, parts: list[str]) -> None:
