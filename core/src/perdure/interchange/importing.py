@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure import codec
 from perdure.contracts.ids import safe_id
-from perdure.errors import ImportDataError
+from perdure.errors import ImportDataError, InvalidArgumentError, InvalidIdError
 from perdure.interchange.claude_reading import drafts_from_claude
 from perdure.interchange.drafts import Draft
 from perdure.interchange.lines import read_lines
@@ -45,7 +45,8 @@ async def import_conversations(
     """Read what `export_conversations` wrote, at the versions that it names.
 
     Of a file that was cut short, what is whole is read. The same file again goes on where it was cut, and changes
-    nothing that is there.
+    nothing that is there. A conversation that is not sound, for instance has a part of another one, is passed over, with a
+    note.
 
     Args:
         store: Where it goes.
@@ -59,14 +60,21 @@ async def import_conversations(
     """
     report = ImportReport()
     for snapshot in read_snapshots(lines, report.notes):
-        if [approval.id for approval in snapshot.approvals] == [snapshot.key]:
-            await bring_alone(store, snapshot.approvals[0], report)
-        else:
-            await bring(store, snapshot, report)
-            _name(report, snapshot)
+        try:
+            await _bring_snapshot(store, snapshot, report)
+        except (InvalidIdError, InvalidArgumentError) as error:  # it is the file's, not the caller's
+            report.not_copied[snapshot.key] = str(error)
         if progress is not None:
             progress(snapshot.key)
     return report
+
+
+async def _bring_snapshot(store: AgentStore, snapshot: Snapshot, report: ImportReport) -> None:
+    if snapshot.is_alone:
+        await bring_alone(store, snapshot.approvals[0], report)
+    else:
+        await bring(store, snapshot, report)
+        _name(report, snapshot)
 
 
 async def import_openai(

@@ -17,13 +17,17 @@ A conversation counts only with its last line, which has the hash of all lines f
 from __future__ import annotations
 
 import hashlib
+import itertools
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure import codec
+from perdure.archives import archive_of
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
+from perdure.contracts.ids import check_approval_id, check_checkpoint_key
 from perdure.contracts.sessions import Transcript
+from perdure.conversation import journal_of
 from perdure.errors import ImportDataError, PerdureError, SchemaVersionError
 from perdure.interchange.lines import read_lines
 from perdure.interchange.notes import LEFT_OUT, Note
@@ -162,21 +166,57 @@ def _snapshot(values: list[Record]) -> Snapshot:
     sessions: list[Transcript] = []
     turn: Checkpoint | None = None
     approvals: list[Approval] = []
-    for place, value in enumerate(values):
-        behind = (following for following in values[place + 1 : place + 1 + value.get("count", 0)])
+    rest = iter(values[1:])
+    for value in rest:
         if value["type"] == "session":
-            sessions.append(_transcript(value, [one["record"] for one in behind]))
+            sessions.append(_transcript(value, _behind(value, rest, "record")))
         elif value["type"] == "turn":
             head = CheckpointHead.from_record(value["head"], "turn.head")
-            entries = [one["entry"] for one in behind]
-            turn = Checkpoint(value["key"], value["version"], entries, head, *_instants(value))
-        elif value["type"] == "approval":
-            approvals.append(Approval.decode(codec.encode(value["approval"]), value["version"], "approval"))
-    return Snapshot(values[0]["key"], tuple(sessions), turn, tuple(approvals))
+            entries = _behind(value, rest, "entry")
+            turn = Checkpoint(value["key"], _number(value, "version", 1), entries, head, *_instants(value))
+        else:
+            approval = codec.encode(value["approval"])
+            approvals.append(Approval.decode(approval, _number(value, "version", 1), "approval"))
+    made = Snapshot(values[0]["key"], tuple(sessions), turn, tuple(approvals))
+    _require_one(made)
+    return made
+
+
+def _behind(value: Record, rest: Iterator[Record], kind: str) -> list[Record]:
+    """Return as many values as a line says that stand behind it."""
+    count = _number(value, "count", 0)
+    found = [one[kind] for one in itertools.islice(rest, count)]
+    if len(found) != count:
+        raise ValueError(f"its {value['type']} counts {count} lines behind it, and there are {len(found)}")
+    return found
+
+
+def _number(value: Record, name: str, least: int) -> int:
+    number = value[name]
+    if type(number) is not int or number < least:
+        raise ValueError(f"the {name} of its {value['type']} is no whole number of {least} or more")
+    return number
+
+
+def _require_one(made: Snapshot) -> None:
+    """Refuse parts of another conversation: what claims this one does not claim that, so they would be written unguarded."""
+    if made.is_alone:
+        check_approval_id(made.key)
+        return
+    key = check_checkpoint_key(made.key)
+    session_id = None if key.endswith(".run") else key
+    owners = [key if part.session_id == key else archive_of(part) for part in made.sessions]
+    if made.turn is not None:
+        owners += [made.turn.key, made.turn.head.session_id or key]
+    owners += [journal_of(approval) for approval in made.approvals]
+    if any(owner != key for owner in owners) or (session_id is None and made.sessions):
+        raise ValueError("a part of it belongs to another conversation")
 
 
 def _transcript(value: Record, records: list[Record]) -> Transcript:
     facts: dict[str, Any] = {name: value[name] for name in _SESSION}
+    for name, least in (("version", 1), ("rewritten", 0)):
+        _number(value, name, least)
     created, updated = _instants(value)
     return Transcript(**facts, start=0, records=records, created_at=created, updated_at=updated)
 

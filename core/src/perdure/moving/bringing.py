@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from perdure.conversation import settle
 from perdure.errors import (
+    InvalidArgumentError,
+    InvalidIdError,
     NotJsonError,
     RecordTooLargeError,
     SessionBusyError,
@@ -92,7 +94,7 @@ async def _written(store: AgentStore, snapshot: Snapshot) -> None:
     async with await Arrival.at(store, snapshot, version=first) as arrival:
         try:
             await arrival.write()
-        except (DifferentError, *DAMAGE):
+        except (DifferentError, InvalidArgumentError, InvalidIdError, *DAMAGE):
             await arrival.undo()
             raise
         await arrival.release()

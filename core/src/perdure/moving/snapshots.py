@@ -41,6 +41,12 @@ class Snapshot:
         """Whether there is nothing of the conversation."""
         return not self.sessions and self.turn is None and not self.approvals
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is an approval of which no conversation knows any more, under its own id."""
+        nothing_else = not self.sessions and self.turn is None
+        return nothing_else and [approval.id for approval in self.approvals] == [self.key]
+
 
 async def load_turn(store: AgentStore, key: str) -> Checkpoint | None:
     """Read a turn journal; `None` also where there is no checkpoint store."""
