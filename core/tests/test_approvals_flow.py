@@ -248,6 +248,24 @@ async def test_deciding_twice(any_store: AgentStore) -> None:
         assert caught.value.approval.decision.note == "first"
 
 
+async def test_answers_that_come_again_with_the_whole_history(any_store: AgentStore) -> None:
+    """B095: a client that gives all its answers again, also to a turn that is over, has each applied once, by its id."""
+    desk = Desk(any_store, THREE[:1])
+    desk.model._script.append(THREE[:1])  # the next turn, whose call has the same id
+    desk.model._script.append("done again")
+    first = await desk.ask()
+    cards = {first: True}
+    await desk.agent.approvals.resolve(first, approved=True)
+    cards[await desk.ask()] = False
+    for _ in range(2):
+        for approval_id, approved in cards.items():
+            await desk.agent.approvals.resolve(approval_id, approved=approved)
+    assert desk.paid == [("c0", "ann", 7)]
+    messages = await desk.session.load()
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"] * 2
+    assert [message.tool_call_id for message in messages if message.role == "tool"] == ["c0", "c0"]
+
+
 @pytest.mark.parametrize("first", [True, False])
 async def test_no_answer_to_one_call_covers_another(store: AgentStore, first: bool) -> None:
     """B082, B083: a decision is bound to its call; an earlier yes lets nothing else through, nor undoes a no."""

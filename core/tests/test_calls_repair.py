@@ -39,6 +39,7 @@ def problems(records: list[dict[str, Any]]) -> list[str]:
 
 
 def test_stale_and_doubled_results_are_set_aside_and_missing_ones_are_added() -> None:
+    """B100."""
     records = [
         said("assistant", "", "c1", "c2"),
         said("tool", "one", answers="c1"),

@@ -68,17 +68,20 @@ async def test_nothing_is_left(any_store: AgentStore) -> None:
     assert (list(await session.load()), await session.pending()) == ([], None)
 
 
-def test_nothing_is_left_in_the_file(tmp_path: Path) -> None:
-    """B113: also not in the bytes of the database."""
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+def test_nothing_is_left_in_the_file(tmp_path: Path, scheme: str) -> None:
+    """B113: also not in the bytes of the database, nor in the names and bytes of files."""
 
     async def live_and_die() -> None:
-        async with open_store(f"sqlite:{tmp_path / 'a.db'}") as store:
+        async with open_store(f"{scheme}:{tmp_path / 'a.db'}") as store:
             await lived(store, "secret-session")
             await store.delete_session("secret-session")
 
     asyncio.run(live_and_die())
-    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    paths = [*tmp_path.rglob("*")]
+    left = b"".join(path.read_bytes() for path in paths if path.is_file())
     assert b"secret" not in left
+    assert [path for path in paths if "secret" in path.name] == []
 
 
 async def test_a_missing_id_and_a_repeat(any_store: AgentStore) -> None:

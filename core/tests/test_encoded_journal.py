@@ -276,6 +276,7 @@ async def test_dropping_the_newest_records_and_putting_back_an_old_state_is_out_
     "wrong", [[Compression(), Encryption(OTHER)], None, Compression()], ids=["key", "none", "zstd"]
 )
 async def test_without_the_key_nothing_can_be_read_and_nothing_is_changed(url: str, wrong: Any) -> None:
+    """B110."""
     await fill(url, codec=codec())
     async with open_store(url, codec=codec()) as store:
         approval = await _approval(store)

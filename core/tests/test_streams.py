@@ -357,6 +357,7 @@ PACES = pytest.mark.parametrize(
 @pytest.mark.parametrize("way", ABORTS)
 @PACES
 async def test_leaving_the_block_early_drops_the_turn(store: AgentStore, way: str, atomic: bool, pace: bool) -> None:
+    """B103."""
     for number in range(1, len(TYPES)):
         key = another(store, atomic=atomic)
         scene = Scene(key)
@@ -376,6 +377,7 @@ async def test_leaving_the_block_early_drops_the_turn(store: AgentStore, way: st
 async def test_leaving_the_block_by_a_cancellation_is_a_crash(
     store: AgentStore, way: str, atomic: bool, pace: bool
 ) -> None:
+    """B103."""
     for number in range(1, len(TYPES)):
         scene = Scene(another(store, atomic=atomic))
         run = scene.session.stream("work")
@@ -596,6 +598,7 @@ async def test_a_finished_turn_that_nobody_wants_is_saved(store: AgentStore) -> 
 
 @pytest.mark.parametrize("error", [None, OwnError, asyncio.CancelledError, KeyboardInterrupt])
 async def test_a_detached_turn_goes_on(store: AgentStore, error: type[BaseException] | None) -> None:
+    """B103."""
     for number in range(len(TYPES)):
         scene = Scene(store)
         run = scene.session.stream("work")
