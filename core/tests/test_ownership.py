@@ -16,8 +16,9 @@ from core.tests.processes import another, dead, elsewhere
 from perdure import AgentStore, Lease
 from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
-from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
-from perdure.ownership import Line, Ownership, Process, this_process
+from perdure.owned_journal import OwnedJournal
+from perdure.ownership import Line, Ownership, OwnershipLostError, Process, this_process
+from perdure.uninterrupted import uninterrupted
 from perdure_conformance.interception import Call, Interception, at
 from perdure_conformance.manual_clock import ManualClock
 

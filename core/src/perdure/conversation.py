@@ -24,7 +24,8 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.half_copies import COPYING, is_half_copied
-from perdure.owned_journal import OwnedJournal, OwnershipLostError
+from perdure.owned_journal import OwnedJournal
+from perdure.ownership import OwnershipLostError
 from perdure.paging import walk
 
 if TYPE_CHECKING:

@@ -5,37 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.contracts.store import draw_version
-from perdure.errors import (
-    OutcomeUnknownError,
-    PerdureError,
-    StoreError,
-    StoreUnavailableError,
-    VersionConflictError,
-)
+from perdure.errors import OutcomeUnknownError, StoreError, VersionConflictError
+from perdure.held_version import HeldVersion, renewed
+from perdure.ownership import OwnershipLostError
+from perdure.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-    from datetime import datetime, timedelta
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from datetime import datetime
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, CheckpointInfo, CheckpointStore
     from perdure.contracts.records import Record
+    from perdure.held_version import Made
     from perdure.ownership import Ownership
 
 T = TypeVar("T")
-
-
-class OwnershipLostError(PerdureError):
-    """Somebody else took the turn journal; whoever held it stops without writing anything more."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-    def __str__(self) -> str:
-        return f"the turn journal {self.key} was taken over"
 
 
 def _never() -> bool:
@@ -45,27 +32,32 @@ def _never() -> bool:
 class OwnedJournal:
     """A turn journal that this task owns, and the one queue through which all of its appends go.
 
-    The queue holds the version. An append whose outcome is unknown is repeated at the same version, so that at most
-    one lands. A conflict means that the journal is no longer ours.
+    The queue holds the version. A conflict means that the journal is no longer ours.
     """
 
     def __init__(
         self, ownership: Ownership, checkpoints: CheckpointStore, key: str, *, version: int, head: CheckpointHead
     ) -> None:
         self.key = key
-        self.version = version
-        self.head = head
         self.owner = head.owner or ""
         self._ownership = ownership
         self._checkpoints = checkpoints
         self._queue = asyncio.Lock()
+        self._held = HeldVersion(ownership, checkpoints, key, version, head, self._written)
         self._left: list[Record] = []
-        self._doubtful: list[tuple[CheckpointHead, list[Record]]] = []
         self.on_written: Callable[[Sequence[Record]], object] = _nobody_asks
-        self._renewed = ownership.clock.monotonic()
-        self._lost = False
         self._released = False  # nobody holds it here any more
         self._given_up = False  # and no owner stands in its head
+
+    @property
+    def version(self) -> int:
+        """The version that is held."""
+        return self._held.number
+
+    @property
+    def head(self) -> CheckpointHead:
+        """The head as it was written last, with what `note` has changed since."""
+        return self._held.head
 
     @classmethod
     async def take(
@@ -101,7 +93,7 @@ class OwnedJournal:
             version = found.version + 1
         elif version is None:
             version = draw_version()
-        full = _renewed(ownership, replace(head(version), owner=owner))
+        full = renewed(ownership, replace(head(version), owner=owner))
         owned = cls(ownership, checkpoints, key, version=version - 1, head=full)
         ownership.process.held.add(owner)
         wanted = True
@@ -215,7 +207,7 @@ class OwnedJournal:
 
     def note(self, **changes: Any) -> None:
         """Change fields of the head, to be written with the next append."""
-        self.head = replace(self.head, **changes)
+        self._held.head = replace(self.head, **changes)
 
     def leave(self, entries: Sequence[Record]) -> None:
         """Have entries that tell of something that happened, and could not be written, go out with the next append."""
@@ -223,7 +215,7 @@ class OwnedJournal:
 
     async def renew_if_lapsed(self) -> None:
         """Renew the lease if it ran out on our own clock; called right before a tool is."""
-        if self._idle_for(self._ownership.lease.length):
+        if self._held.idle_for(self._ownership.lease.length):
             await self.append()
 
     @contextlib.asynccontextmanager
@@ -245,7 +237,7 @@ class OwnedJournal:
 
     def is_due(self) -> bool:
         """Whether no append has renewed the lease for the time of a heartbeat."""
-        return self._idle_for(self._ownership.lease.heartbeat)
+        return self._held.idle_for(self._ownership.lease.heartbeat)
 
     async def beat(self) -> None:
         """Renew the lease, unless another append did so lately."""
@@ -257,12 +249,16 @@ class OwnedJournal:
 
         async def run() -> T:
             async with self._queue:
-                self._require_ours()
+                self._held.require_ours()
                 result = await action(self.version)
                 self._end()
                 return result
 
         return await uninterrupted(run())
+
+    async def repeat(self, write: Callable[[], Awaitable[object]], head: CheckpointHead) -> None:
+        """Write at the version held, as `HeldVersion.repeat` does."""
+        await self._held.repeat(write, head)
 
     async def _open(
         self, found: Checkpoint | CheckpointInfo | None, entries: list[Record], version: int, at: datetime | None
@@ -272,10 +268,10 @@ class OwnedJournal:
         if found is None:
             await self._checkpoints.append(key, entries, expected_version=0, head=head, at=at, version=version)
         else:
-            await self.repeat(
+            await self._held.repeat(
                 lambda: self._checkpoints.append(key, entries, expected_version=found.version, head=head, at=at), head
             )
-        self.version = version
+        self._held.number = version
 
     async def _append(
         self, entries: Sequence[Record], at: datetime | None, unless: Callable[[], bool], changes: dict[str, Any]
@@ -289,7 +285,7 @@ class OwnedJournal:
     async def _beat_in_turn(self) -> None:
         async with self._queue:
             # While this one waited, another append may have gone out, or have given the journal up.
-            if not self._released and self._idle_for(self._ownership.lease.heartbeat):
+            if not self._released and self._held.idle_for(self._ownership.lease.heartbeat):
                 await self._append_in_turn((), None, _never, {})
 
     async def _append_in_turn(
@@ -302,12 +298,12 @@ class OwnedJournal:
         aside: bool = False,
     ) -> bool:
         """Append at the version held; `aside`: the turn goes on if nobody knows whether it landed, as after a heartbeat."""
-        self._require_ours()
-        head = replace(_renewed(self._ownership, self.head), **changes)
+        self._held.require_ours()
+        head = replace(renewed(self._ownership, self.head), **changes)
         left = 0 if aside else len(self._left)
         items = [*self._left[:left], *entries]
 
-        def made() -> tuple[Callable[[], Awaitable[int]], CheckpointHead] | None:
+        def made() -> Made | None:
             if unless():
                 return None
             return lambda: self._checkpoints.append(
@@ -315,11 +311,11 @@ class OwnedJournal:
             ), head
 
         try:
-            if not await self._write(made):
+            if not await self._held.write(made):
                 return False
         except OutcomeUnknownError:
             if aside or not items:  # whoever appends for the turn stops, and whoever comes later reads the entries
-                self._doubtful.append((head, items))
+                self._held.doubt(head, items)
             raise
         del self._left[:left]
         self._written(items)
@@ -329,108 +325,32 @@ class OwnedJournal:
         self, last: Callable[[int], tuple[Sequence[Record], CheckpointHead]], at: datetime | None
     ) -> None:
         async with self._queue:
-            self._require_ours()
+            self._held.require_ours()
 
-            def made() -> tuple[Callable[[], Awaitable[int]], CheckpointHead]:
+            def made() -> Made:
                 version = self.version
                 entries, head = last(version + 1)
                 return lambda: self._checkpoints.replace(
                     self.key, entries, expected_version=version, head=head, at=at
                 ), head
 
-            await self._write(made)
+            await self._held.write(made)
             self._end()
 
     async def _delete(self) -> None:
         async with self._queue:
-            self._require_ours()
+            self._held.require_ours()
             try:
                 await self._checkpoints.delete(self.key, expected_version=self.version)
             except VersionConflictError as error:
-                self._lost = True
-                raise OwnershipLostError(self.key) from error
+                raise self._held.lose() from error
             finally:
                 self._end()
-
-    async def _write(self, made: Callable[[], tuple[Callable[[], Awaitable[int]], CheckpointHead] | None]) -> bool:
-        """Write what is made for the version held; made anew if an append aside turns out to have moved it.
-
-        Returns:
-            Whether there was anything to write.
-        """
-        while True:
-            wanted = made()
-            if wanted is None:
-                return False
-            write, head = wanted
-            # The lease in the head runs from here, however long the write takes.
-            began = self._ownership.clock.monotonic()
-            try:
-                await self.repeat(write, head)
-                break
-            except VersionConflictError as error:
-                if not await self._beat_landed():
-                    self._lost = True
-                    raise OwnershipLostError(self.key) from error
-        self.version += 1
-        self.head = head
-        self._doubtful.clear()
-        self._renewed = began
-        return True
 
     def _written(self, items: list[Record]) -> None:
         """Tell of entries in the order in which they stand, before the next append goes out."""
         if items:
             self.on_written(items)
-
-    async def _beat_landed(self) -> bool:
-        """Whether an append aside, whose outcome was unknown, has moved the version; what comes next goes behind it."""
-        for head, items in self._doubtful:
-            if await self._landed(head):
-                self.version += 1
-                self._doubtful.clear()
-                self._written(items)
-                return True
-        return False
-
-    async def repeat(self, write: Callable[[], Awaitable[object]], head: CheckpointHead) -> None:
-        """Write; after an unknown outcome write once more at the same version, and on a conflict look who won.
-
-        Args:
-            write: A write at the version held, which sets the head.
-            head: That head, by which a write that landed is known.
-
-        Raises:
-            VersionConflictError: Somebody else wrote.
-            OutcomeUnknownError: Nobody knows.
-        """
-        try:
-            await write()
-        except OutcomeUnknownError as unknown:
-            try:
-                await self._write_again(write, head, unknown)
-            except StoreUnavailableError:
-                raise unknown from None  # the first write may have happened, whatever became of the second
-
-    async def _write_again(
-        self, write: Callable[[], Awaitable[object]], head: CheckpointHead, unknown: OutcomeUnknownError
-    ) -> None:
-        try:
-            await write()
-        except VersionConflictError as conflict:
-            if not await self._landed(head):
-                raise conflict from unknown
-
-    async def _landed(self, head: CheckpointHead) -> bool:
-        found = await self._checkpoints.load(self.key)
-        return found is not None and found.version == self.version + 1 and found.head == head
-
-    def _require_ours(self) -> None:
-        if self._lost:
-            raise OwnershipLostError(self.key)
-
-    def _idle_for(self, length: timedelta) -> bool:
-        return self._ownership.clock.monotonic() - self._renewed >= length.total_seconds()
 
     async def _beat(self, lost: Callable[[], object]) -> None:
         while True:
@@ -446,37 +366,3 @@ class OwnedJournal:
 
 def _nobody_asks(_: Sequence[Record]) -> None:
     """Take no note of what was written."""
-
-
-def _renewed(ownership: Ownership, head: CheckpointHead) -> CheckpointHead:
-    length = ownership.lease.length
-    return replace(head, lease=length, lease_expires_at=ownership.clock.now() + length)
-
-
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end also when the caller is cancelled meanwhile; the cancellation follows.
-
-    A second one, of which a cancel scope of anyio has any number, does not wait: the work goes on behind it.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        _going_on.add(task)
-        task.add_done_callback(_has_ended)
-        await asyncio.wait([task])
-        if not task.cancelled() and task.exception() is not None:
-            raise asyncio.CancelledError from task.exception()
-        raise
-    return task.result()
-
-
-_going_on: Final[set[asyncio.Task[Any]]] = set()
-"""Work of which the caller may be gone: the event loop alone would not keep it."""
-
-
-def _has_ended(task: asyncio.Task[Any]) -> None:
-    """Take note of its end, and that nobody is left to hear how it failed."""
-    _going_on.discard(task)
-    if not task.cancelled():
-        task.exception()

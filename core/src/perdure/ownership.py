@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from perdure.errors import InvalidArgumentError
+from perdure.errors import InvalidArgumentError, PerdureError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 TICK: Final = timedelta(microseconds=1)
 LONGEST: Final = timedelta(days=366)
+
+
+class OwnershipLostError(PerdureError):
+    """Somebody else took the turn journal; whoever held it stops without writing anything more."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"the turn journal {self.key} was taken over"
 
 
 @dataclass(frozen=True, slots=True)

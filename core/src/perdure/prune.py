@@ -12,7 +12,7 @@ from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
 from perdure.half_copies import is_half_copied
-from perdure.owned_journal import OwnershipLostError
+from perdure.ownership import OwnershipLostError
 from perdure.paging import walk
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from perdure.moving.comparing import difference
 from perdure.moving.reports import CopyReport
 from perdure.moving.snapshots import has_stayed, read_snapshot, read_unclaimed
 from perdure.moving.walking import count, keys
-from perdure.owned_journal import OwnershipLostError
+from perdure.ownership import OwnershipLostError
 from perdure.paging import walk
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from perdure.errors import (
     ToolOutcomeUnknownError,
 )
 from perdure.events import ToolStarted
-from perdure.owned_journal import OwnershipLostError
+from perdure.ownership import OwnershipLostError
 from perdure.place import enter_call
 from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, misfit, unknown
 from perdure.runtime.messages import stamp

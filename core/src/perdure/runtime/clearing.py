@@ -9,7 +9,7 @@ from perdure.contracts.checkpoints import FINISHED, IDLE
 from perdure.conversation import Claim
 from perdure.errors import SessionConflictError, VersionConflictError
 from perdure.events import ContextCleared
-from perdure.owned_journal import OwnershipLostError
+from perdure.ownership import OwnershipLostError
 from perdure.runtime.departure import tell_dropped
 
 if TYPE_CHECKING:

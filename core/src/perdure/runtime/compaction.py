@@ -30,7 +30,7 @@ from perdure.errors import (
 )
 from perdure.events import CompactionDone, CompactionStarted
 from perdure.models import ModelRequest
-from perdure.owned_journal import OwnershipLostError
+from perdure.ownership import OwnershipLostError
 from perdure.runtime.archiving import ArchiveWriter
 from perdure.runtime.asking import ask
 from perdure.runtime.compacted import Compacted, Split, compacted, split

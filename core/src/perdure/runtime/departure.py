@@ -17,7 +17,7 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.events import RunDone
-from perdure.owned_journal import OwnershipLostError
+from perdure.ownership import OwnershipLostError
 from perdure.runtime.messages import Usage
 from perdure.runtime.results import TurnResult, result_of
 from perdure.runtime.turn import ABORTED

@@ -18,7 +18,8 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.events import RunDone, RunFailed, RunResumed, RunStarted
-from perdure.owned_journal import OwnedJournal, OwnershipLostError, uninterrupted
+from perdure.owned_journal import OwnedJournal
+from perdure.ownership import OwnershipLostError
 from perdure.place import running
 from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
@@ -28,6 +29,7 @@ from perdure.runtime.results import TurnResult
 from perdure.runtime.telling import Teller
 from perdure.runtime.turn import ABORTED, AWAITING, STOP, Turn
 from perdure.runtime.turn_state import TurnState, entry
+from perdure.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,7 +22,7 @@ from perdure.errors import (
     SessionConflictError,
     VersionConflictError,
 )
-from perdure.owned_journal import OwnershipLostError
+from perdure.ownership import OwnershipLostError
 from perdure.runtime.clearing import clear
 from perdure.runtime.compaction import CompactionResult, compact
 from perdure.runtime.compaction_policy import CompactionOptions, Summarize, check_compaction

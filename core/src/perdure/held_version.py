@@ -1,0 +1,152 @@
+"""The version of a turn journal at which its owner writes: what is known of it when a write may have landed or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from perdure.errors import OutcomeUnknownError, StoreUnavailableError, VersionConflictError
+from perdure.ownership import OwnershipLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import timedelta
+
+    from perdure.contracts.checkpoints import CheckpointHead, CheckpointStore
+    from perdure.contracts.records import Record
+    from perdure.ownership import Ownership
+
+Made: TypeAlias = "tuple[Callable[[], Awaitable[object]], CheckpointHead]"
+"""A write at the version held, and the head that it sets, by which one that landed is known."""
+
+
+class HeldVersion:
+    """The version of a turn journal that its owner holds. Whoever writes sees to it that no two writes go out at once.
+
+    A write whose outcome is unknown is repeated at the same version, so that at most one lands. A conflict means that
+    the journal is no longer ours.
+
+    Attributes:
+        number: The version.
+        head: The head that goes out with the next write.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        checkpoints: CheckpointStore,
+        key: str,
+        number: int,
+        head: CheckpointHead,
+        landed_late: Callable[[list[Record]], object],
+    ) -> None:
+        """Hold a version.
+
+        Args:
+            ownership: Of the bundle.
+            checkpoints: Where.
+            key: Which turn journal.
+            number: The version.
+            head: The head at that version.
+            landed_late: Told of the entries of a doubtful append that turns out to have landed.
+        """
+        self.number = number
+        self.head = head
+        self._ownership = ownership
+        self._checkpoints = checkpoints
+        self._key = key
+        self._landed_late = landed_late
+        self._doubtful: list[tuple[CheckpointHead, list[Record]]] = []
+        self._renewed = ownership.clock.monotonic()
+        self._lost = False
+
+    def require_ours(self) -> None:
+        """Raise `OwnershipLostError` once somebody else was found to have written."""
+        if self._lost:
+            raise OwnershipLostError(self._key)
+
+    def lose(self) -> OwnershipLostError:
+        """Take note that somebody else has written; return what to raise."""
+        self._lost = True
+        return OwnershipLostError(self._key)
+
+    def idle_for(self, length: timedelta) -> bool:
+        """Whether no write has renewed the lease for so long, on our own clock."""
+        return self._ownership.clock.monotonic() - self._renewed >= length.total_seconds()
+
+    def doubt(self, head: CheckpointHead, entries: list[Record]) -> None:
+        """Remember an append of unknown outcome behind which others may go out."""
+        self._doubtful.append((head, entries))
+
+    async def write(self, made: Callable[[], Made | None]) -> bool:
+        """Write what is made for the version held; made anew if a doubtful append turns out to have moved it.
+
+        Returns:
+            Whether there was anything to write.
+        """
+        while True:
+            wanted = made()
+            if wanted is None:
+                return False
+            write, head = wanted
+            # The lease in the head runs from here, however long the write takes.
+            began = self._ownership.clock.monotonic()
+            try:
+                await self.repeat(write, head)
+                break
+            except VersionConflictError as error:
+                if not await self._doubtful_landed():
+                    raise self.lose() from error
+        self.number += 1
+        self.head = head
+        self._doubtful.clear()
+        self._renewed = began
+        return True
+
+    async def _doubtful_landed(self) -> bool:
+        """Whether an append of unknown outcome has moved the version; what comes next goes behind it."""
+        for head, entries in self._doubtful:
+            if await self._landed(head):
+                self.number += 1
+                self._doubtful.clear()
+                self._landed_late(entries)
+                return True
+        return False
+
+    async def repeat(self, write: Callable[[], Awaitable[object]], head: CheckpointHead) -> None:
+        """Write; after an unknown outcome write once more at the same version, and on a conflict look who won.
+
+        Args:
+            write: A write at the version held, which sets the head.
+            head: That head, by which a write that landed is known.
+
+        Raises:
+            VersionConflictError: Somebody else wrote.
+            OutcomeUnknownError: Nobody knows.
+        """
+        try:
+            await write()
+        except OutcomeUnknownError as unknown:
+            try:
+                await self._write_again(write, head, unknown)
+            except StoreUnavailableError:
+                raise unknown from None  # the first write may have happened, whatever became of the second
+
+    async def _write_again(
+        self, write: Callable[[], Awaitable[object]], head: CheckpointHead, unknown: OutcomeUnknownError
+    ) -> None:
+        try:
+            await write()
+        except VersionConflictError as conflict:
+            if not await self._landed(head):
+                raise conflict from unknown
+
+    async def _landed(self, head: CheckpointHead) -> bool:
+        found = await self._checkpoints.load(self._key)
+        return found is not None and found.version == self.number + 1 and found.head == head
+
+
+def renewed(ownership: Ownership, head: CheckpointHead) -> CheckpointHead:
+    """Return a head whose lease runs from now."""
+    length = ownership.lease.length
+    return replace(head, lease=length, lease_expires_at=ownership.clock.now() + length)
