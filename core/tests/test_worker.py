@@ -612,11 +612,11 @@ async def test_a_worker_forgets_turns_that_are_over(store: AgentStore) -> None:
     for number in range(20):
         await submit(store, f"s{number}")
     await worker.sweep(slow=True)
-    assert len(worker._known) == 20
+    assert len(worker._taker.known) == 20
     await worker.sweep()
-    assert len(worker._known) == 20  # it has not seen those that wait
+    assert len(worker._taker.known) == 20  # it has not seen those that wait
     await worker.sweep(slow=True)
-    assert len(worker._known) == 0
+    assert len(worker._taker.known) == 0
 
 
 # --- arguments ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -117,3 +118,10 @@ def log(level: int, event: str, **facts: Any) -> None:
     """Log an event with its facts, in the text and as attributes of the record; never what a message says."""
     text = " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
     logger.log(level, "%s %s", event, text, extra=facts)
+
+
+def backoff(first: timedelta, factor: int, times: int, longest: timedelta) -> timedelta:
+    """Return how long to rest after so many failures: the first rest, times a factor for each, up to a limit."""
+    if first >= longest:
+        return first
+    return timedelta(seconds=min(first.total_seconds() * factor ** min(max(times, 0), 64), longest.total_seconds()))

@@ -15,58 +15,32 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.bundle import AgentStore
-from perdure.contracts.checkpoints import (
-    AWAITING_APPROVAL,
-    CLAIM_STATUSES,
-    FINISHED,
-    IN_PROGRESS,
-    READY,
-    TURN_STATUSES,
-)
-from perdure.contracts.store import describe
-from perdure.conversation import settle, undecided
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IN_PROGRESS, READY
+from perdure.conversation import undecided
 from perdure.errors import (
     InvalidArgumentError,
-    OutcomeUnknownError,
-    SessionAwaitingApprovalError,
-    SessionBusyError,
     StoreClosedError,
     StoreCorruptedError,
     StoreError,
-    StoreUnavailableError,
     UnsupportedOperationError,
     WrongLoopError,
 )
 from perdure.runtime.agent import Agent, kind_of
 from perdure.runtime.compaction_policy import check_compaction
-from perdure.runtime.known_turns import KnownTurn, KnownTurns
 from perdure.runtime.limits import check_limits
-from perdure.runtime.runs import Run
-from perdure.runtime.sweeps import (
-    ResumedTurn,
-    SetAsideTurn,
-    SweepFailure,
-    SweepReport,
-    fruitless_lives,
-    log,
-)
-from perdure.runtime.turn import AWAITING
+from perdure.runtime.sweeps import SweepReport, backoff, log
+from perdure.runtime.taking import Taker
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
+    from perdure.contracts.checkpoints import CheckpointInfo
     from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.limits import Limits
-    from perdure.runtime.results import TurnResult
-    from perdure.runtime.session import Session
 
-
-LONGEST_BACKOFF: Final = timedelta(seconds=60)
 FAST: Final = (READY, IN_PROGRESS)
 SLOW: Final = (*CLAIM_STATUSES, *FAST, FINISHED, AWAITING_APPROVAL)
 """What has ended is among them: runs without a session stay so until they are pruned, and may be many."""
-_SUSPECT_AFTER: Final = 2
 
 
 @dataclass(slots=True)
@@ -140,8 +114,9 @@ class Worker:
         self.poll, self.slow_poll = poll, slow_poll
         self._stopping = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._known = KnownTurns(self.store, max_attempts)
-        self._suspect: str | None = None
+        self._taker = Taker(
+            agent, self.store, poll=poll, max_attempts=max_attempts, limits=limits, compaction=self.compaction
+        )
 
     async def run(self) -> None:
         """Take turns until `stop` is called. A store that is away delays that, nothing more.
@@ -200,7 +175,7 @@ class Worker:
             away = away + 1 if unlisted else 0
             if slow and not unlisted:
                 slow_at = loop.time() + self.slow_poll.total_seconds()
-            rest = _backoff(self.poll, 2, away, self.slow_poll)
+            rest = backoff(self.poll, 2, away, self.slow_poll)
             await self._unless_stopped(asyncio.sleep(rest.total_seconds()))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
@@ -223,9 +198,9 @@ class Worker:
                 raise
             except StoreError as error:
                 complete = False
-                self._fail(sweep.report, None, None, error)
+                self._taker.fail(sweep.report, None, None, error)
         if complete:
-            self._known.forget_but(sweep.seen | self._running.keys())
+            self._taker.known.forget_but(sweep.seen | self._running.keys())
 
     async def _look_at(self, status: str, sweep: _Sweep) -> None:
         """Look at every turn of a status."""
@@ -256,17 +231,17 @@ class Worker:
 
     async def _consider(self, info: CheckpointInfo, sweep: _Sweep) -> None:
         """Decide by its head what to do with a turn."""
-        known = self._known.of(info)
-        if info.key in self._running or self._is_run(info):
+        known = self._taker.known.of(info)
+        if info.key in self._running or self._taker.is_run(info):
             sweep.report.busy.append(info.key)
         elif info.head.status in CLAIM_STATUSES:
-            await self._start(self._settle(info, sweep.report), info.key, sweep)
-        elif (reason := self._known.why_aside(info)) is not None:
-            self._set_aside(info, known, reason, sweep.report)
-        elif self._rests(info) or await self._waits(info, sweep.report):
+            await self._start(self._taker.settle(info, sweep.report), info.key, sweep)
+        elif (reason := self._taker.known.why_aside(info)) is not None:
+            self._taker.set_aside(info, known, reason, sweep.report)
+        elif self._taker.rests(info) or await self._waits(info, sweep.report):
             sweep.report.waiting.append(info.key)
         else:
-            await self._start(self._take(info, known, sweep.report), info.key, sweep)
+            await self._start(self._taker.take(info, known, sweep.report), info.key, sweep)
 
     async def _start(self, work: Coroutine[Any, Any, None], key: str, sweep: _Sweep) -> None:
         """Start a task when a slot is free."""
@@ -285,23 +260,6 @@ class Worker:
         task.add_done_callback(lambda _: self._running.pop(key))
         task.add_done_callback(sweep.tasks.discard)
 
-    def _is_run(self, found: Checkpoint | CheckpointInfo) -> bool:
-        """Whether somebody runs a turn; this process's own is never taken, whatever its lease says."""
-        ownership = self.store.ownership
-        if ownership.line(found.key):  # a call of this process is served, which resumes what is pending
-            return True
-        return found.head.owner in ownership.process.held or ownership.is_live(found)
-
-    def _rests(self, found: Checkpoint | CheckpointInfo) -> bool:
-        """Whether a turn failed so lately that it is not yet tried again; all workers read that from its head."""
-        head = found.head
-        if head.owner is not None or head.failed or head.last_error is None:
-            return False
-        if head.status not in (IN_PROGRESS, FINISHED):
-            return False
-        rest = _backoff(self.poll, 4, head.attempts - 1, LONGEST_BACKOFF)
-        return found.updated_at <= self.store.clock.now() < found.updated_at + rest
-
     async def _waits(self, info: CheckpointInfo, report: SweepReport) -> bool:
         """Whether a turn waits for decisions; what is wrong with one turn's approvals keeps no other waiting."""
         if info.head.status != AWAITING_APPROVAL:
@@ -311,153 +269,13 @@ class Worker:
         except StoreError as error:
             if error.retryable or isinstance(error, (StoreClosedError, WrongLoopError)):
                 raise
-            self._fail(report, info.key, info.head.run_id, error)
+            self._taker.fail(report, info.key, info.head.run_id, error)
             return True
-
-    # --- what stands in the way of a turn ---
-
-    def _set_aside(
-        self, found: Checkpoint | CheckpointInfo, known: KnownTurn, reason: str, report: SweepReport
-    ) -> None:
-        head = found.head
-        turn = SetAsideTurn(found.key, head.run_id, head.attempts, head.last_error, reason)
-        report.set_aside.append(turn)
-        why = f"{reason} {head.last_error}"
-        if known.told != why:  # once, not in every sweep
-            known.told = why
-            facts = {"attempts": turn.attempts, "last_error": turn.last_error, "reason": reason}
-            log(logging.WARNING, "turn set aside", session_id=turn.session_id, run_id=turn.run_id, **facts)
-
-    def _fail(self, report: SweepReport, key: str | None, run_id: str | None, error: Exception) -> None:
-        report.failed.append(SweepFailure(key, run_id, error))
-        event = "turns cannot be listed" if key is None else "turn failed"
-        log(logging.WARNING, event, session_id=key, run_id=run_id, error=describe(error))
-
-    # --- one turn ---
-
-    async def _settle(self, info: CheckpointInfo, report: SweepReport) -> None:
-        """Finish or undo a claim whose owner is gone."""
-        try:
-            async with self.store.ownership.line(info.key).served():
-                await settle(self.store, info.key)
-        except SessionBusyError:
-            report.busy.append(info.key)
-        except Exception as error:  # noqa: BLE001  # reason: whatever is wrong with one conversation stops no other
-            self._fail(report, info.key, info.head.run_id, error)
-        else:
-            report.settled.append(info.key)
-            log(logging.INFO, "claim settled", session_id=info.key, claim=info.head.status)
-
-    async def _take(self, info: CheckpointInfo, known: KnownTurn, report: SweepReport) -> None:
-        """Take a turn, if it still may be taken: it was listed before a slot became free."""
-        key = info.key
-        try:
-            if known.excused is not None:
-                await self._known.excuse(key)
-            found = await self.store.checkpoints.load(key)
-            if found is None or not self._is_ours(found, known) or self._is_run(found):
-                report.busy.append(key)
-            elif (reason := self._known.why_aside(found) or self._known.why_poisoned(found)) is not None:
-                self._set_aside(found, known, reason, report)
-            elif self._rests(found) or not self._is_safe(found):
-                report.waiting.append(key)
-            else:
-                await self._resume(found, known, report)
-        except SessionBusyError:
-            report.busy.append(key)
-        except SessionAwaitingApprovalError:
-            report.waiting.append(key)
-        except Exception as error:  # noqa: BLE001  # reason: whatever one turn raises stops no other
-            await self._failed(key, known, error, report)
-        finally:
-            if self._suspect == key:
-                self._suspect = None
-
-    def _is_ours(self, found: Checkpoint, known: KnownTurn) -> bool:
-        head = found.head
-        return head.status in TURN_STATUSES and head.agent == self.agent.name and head.run_id == known.run_id
-
-    def _is_safe(self, found: Checkpoint) -> bool:
-        """Whether a turn may run beside others. One at a time of those under which processes have died before.
-
-        A turn that ends its process takes the others down with it; so they would all use up their attempts.
-        """
-        # Before it is set aside for what another did, it must have had a life without neighbours.
-        enough = max(1, min(_SUSPECT_AFTER, self.max_attempts - 1))
-        died = found.head.owner is not None and found.head.attempts >= enough
-        if died and fruitless_lives(found) >= enough:
-            if self._suspect is not None:
-                return False
-            self._suspect = found.key
-        return True
-
-    async def _resume(self, found: Checkpoint, known: KnownTurn, report: SweepReport) -> None:
-        head, life = found.head, found.head.attempts + 1
-        log(logging.INFO, "turn taken", session_id=found.key, run_id=head.run_id, attempt=life)
-        try:
-            if head.session_id is None:
-                result = await Run.of(self.agent, self.store, found.key).resume()
-            else:
-                result = await self._session(found.key).resume()
-        except (asyncio.CancelledError, StoreUnavailableError, OutcomeUnknownError) as error:
-            known.excused, known.stopped = life, isinstance(error, asyncio.CancelledError)
-            with contextlib.suppress(StoreError):  # it is tried again before the turn is
-                await self._known.excuse(found.key)
-            raise
-        if result is None:
-            report.busy.append(found.key)
-        else:
-            report.resumed.append(_ended(found.key, result))
-            if head.session_id is not None and result.finish_reason != AWAITING:
-                await self._compact(found.key, report)
-
-    def _session(self, key: str) -> Session:
-        return self.agent.session(key, store=self.store, limits=self.limits, compaction=self.compaction)
-
-    async def _compact(self, key: str, report: SweepReport) -> None:
-        """Compact a conversation behind its turn, if that is due; the turn has ended whatever becomes of this."""
-        try:
-            await self._session(key).compact_if_due()
-        except SessionBusyError:
-            pass  # its next turn has begun; whoever ends that one looks again
-        except Exception as error:  # noqa: BLE001  # reason: whatever is wrong with one conversation stops no other
-            report.failed.append(SweepFailure(key, None, error))
-            log(logging.WARNING, "session not compacted", session_id=key, error=describe(error))
-
-    async def _failed(self, key: str, known: KnownTurn, error: Exception, report: SweepReport) -> None:
-        """Say what became of a turn that raised, by what the store holds now."""
-        try:
-            found = await self.store.checkpoints.load(key)
-        except StoreError:
-            self._fail(report, key, known.run_id, error)
-            return
-        if found is None or not self._is_ours(found, known):
-            report.busy.append(key)  # it was dropped, deleted or finished by somebody else
-            return
-        self._fail(report, key, known.run_id, error)
-        self._known.note_failure(found, error)
-        reason = self._known.why_aside(found) or self._known.why_poisoned(found)
-        if reason is not None:
-            self._set_aside(found, known, reason, report)
 
 
 def _is_kept(info: CheckpointInfo) -> bool:
     """Whether it is a run without a session that has ended: its journal keeps its result."""
     return info.head.status == FINISHED and info.head.session_id is None
-
-
-def _ended(key: str, result: TurnResult) -> ResumedTurn:
-    turn = ResumedTurn(key, result.run_id, result.finish_reason)
-    event = "turn waits" if turn.finish_reason == AWAITING else "turn finished"
-    log(logging.INFO, event, session_id=key, run_id=turn.run_id, finish_reason=turn.finish_reason)
-    return turn
-
-
-def _backoff(first: timedelta, factor: int, times: int, longest: timedelta) -> timedelta:
-    """Return how long to rest after so many failures: the first rest, times a factor for each, up to a limit."""
-    if first >= longest:
-        return first
-    return timedelta(seconds=min(first.total_seconds() * factor ** min(max(times, 0), 64), longest.total_seconds()))
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
