@@ -153,3 +153,12 @@ def test_decoded_values_are_new_each_time() -> None:
 def test_what_others_wrote_is_read() -> None:
     written = json.dumps({"n": 10**30, "s": "😀"}, indent=1)
     assert codec.decode(written.encode()) == {"n": 10**30, "s": "😀"}
+
+
+def test_a_copy_is_equal_and_shares_nothing_that_can_change() -> None:
+    value: dict[str, Any] = {"a": [1, {"b": [None, "c"]}, []], "d": {}, "e": 1.5}
+    found = codec.copied(value)
+    assert found == value
+    found["a"][1]["b"].append(2)
+    found["d"]["new"] = True
+    assert value == {"a": [1, {"b": [None, "c"]}, []], "d": {}, "e": 1.5}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 from perdure.contracts.records import Record
@@ -18,18 +19,17 @@ EXTRA = "extra"
 def to_record(value: object) -> Record:
     """Return a dataclass as a JSON object: instants in ISO 8601, durations in seconds, `None` and `extra` unfolded."""
     record: Record = {}
-    known = fields(value)  # type: ignore[arg-type]  # reason: called with dataclasses only
-    names = {item.name for item in known}
-    for item in known:
-        content = getattr(value, item.name)
-        if item.name == EXTRA:
+    names = _names(type(value))  # type: ignore[arg-type]  # reason: mypy takes the hash of a class for that of its instances
+    for name in names:
+        content = getattr(value, name)
+        if name == EXTRA:
             record.update({key: kept for key, kept in content.items() if key not in names})
         elif isinstance(content, datetime):
-            record[item.name] = content.isoformat()
+            record[name] = content.isoformat()
         elif isinstance(content, timedelta):
-            record[item.name] = content.total_seconds()
+            record[name] = content.total_seconds()
         elif content is not None:
-            record[item.name] = content
+            record[name] = content
     return record
 
 
@@ -39,7 +39,7 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     Raises:
         StoreCorruptedError: A field is missing, or is no instant or duration.
     """
-    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]  # reason: called with dataclasses only
+    known = _names(kind)  # type: ignore[arg-type]  # reason: the same
     values: dict[str, Any] = {}
     extra: Record = {}
     for name, content in record.items():
@@ -55,6 +55,12 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
         return kind(**values, **{EXTRA: extra})
     except TypeError as error:
         raise StoreCorruptedError(where, str(error)) from error
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields, in order."""
+    return tuple(item.name for item in fields(kind))
 
 
 def _instant(content: object, where: str) -> datetime:

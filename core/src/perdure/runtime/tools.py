@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import inspect
 import re
@@ -141,7 +140,7 @@ class Tool:
     def check(self, arguments: Record) -> dict[str, Any]:
         """Return the arguments as the function takes them, or raise `ToolArgumentsError`."""
         try:
-            model = self._arguments.model_validate(copy.deepcopy(arguments))  # the function may change what it gets
+            model = self._arguments.model_validate(codec.copied(arguments))  # the function may change what it gets
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
@@ -154,7 +153,7 @@ class Tool:
         if not callable(self.needs_approval):
             return self.needs_approval
         try:
-            return bool(self.needs_approval(copy.deepcopy(arguments)))
+            return bool(self.needs_approval(codec.copied(arguments)))
         except Exception:  # noqa: BLE001  # reason: an unanswered question is never a yes to running
             return True
 

@@ -7,11 +7,11 @@ since a model may change the ones that it is asked with.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from perdure import codec
 from perdure.errors import StoreCorruptedError
 from perdure.runtime.limits import Limits, Spent
 from perdure.runtime.messages import Message, ToolCall, Usage, message_record
@@ -354,4 +354,4 @@ def _of_inputs(inputs: Iterable[Input]) -> Iterator[tuple[str, str | None, Messa
 
 
 def _copied(record: Record) -> Message:
-    return Message.from_record(copy.deepcopy(record))
+    return Message.from_record(codec.copied(record))
