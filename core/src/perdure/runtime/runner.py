@@ -23,6 +23,7 @@ from perdure.ownership import OwnershipLostError
 from perdure.place import running
 from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
+from perdure.runtime.joining import Joining
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import messages_of, stamp
 from perdure.runtime.results import TurnResult
@@ -47,6 +48,7 @@ class Runner:
     """Runs one turn that this task owns.
 
     Attributes:
+        joining: The inputs that join the turn while it runs.
         done: The event that said how the turn ended, once it has.
         failure: What ended this run before the turn had ended, if something did.
     """
@@ -83,7 +85,7 @@ class Runner:
         self._turn: Turn | None = None
         self._work: asyncio.Task[str] | None = None
         self._begun = False
-        self._joined: dict[str, list[asyncio.Future[TurnResult | None]]] = {}
+        self.joining = Joining(self)
         self._ended = asyncio.Event()
         self._aborted = False
         self._lost = False
@@ -133,16 +135,16 @@ class Runner:
         except Exception as error:
             self.failure = error
             self.teller.tell(RunFailed, error=error)
-            self._let_go(error)
+            self.joining.let_go(error)
             raise
         except BaseException as interruption:
             self.failure = interruption
             if self._committed is not None:
                 self._tell_end(self._committed)
-            self._let_go(None)
+            self.joining.let_go(None)
             raise
         else:
-            self._let_go(result)
+            self.joining.let_go(result)
             return result
         finally:
             if self.store.ownership.running.get(key) is self:
@@ -181,48 +183,12 @@ class Runner:
             self._work.cancel()
         await self._ended.wait()
 
-    # --- inputs that join ---
+    @property
+    def is_closed(self) -> bool:
+        """Whether the turn takes no more inputs here."""
+        return self._committing or self._aborted or self._lost or self._ended.is_set()
 
-    async def accept(self, given: Record, *, steer: bool) -> asyncio.Future[TurnResult | None] | None:
-        """Take another input into the turn, journaled before this returns.
-
-        Args:
-            given: What its entry says of it.
-            steer: Whether it shall be heard as soon as it can be.
-
-        Returns:
-            What gives the turn's result; or gives `None` if the input was accepted and this turn ended without it, so that
-            the journal must be read again. `None` at once if the turn takes nothing more.
-
-        Raises:
-            StoreUnavailableError: It was not taken.
-            OutcomeUnknownError: Nobody knows whether it was.
-        """
-        waiting = asyncio.get_running_loop().create_future()
-        others = self._joined.setdefault(given["input_id"], [])
-        others.append(waiting)
-        try:
-            joined = await self._accepted(given, steer=steer)
-        except BaseException:
-            others.remove(waiting)
-            raise
-        if not joined:
-            others.remove(waiting)
-            return None
-        return waiting
-
-    async def _accepted(self, given: Record, *, steer: bool) -> bool:
-        input_id = given["input_id"]
-        queued = entry("input-queued", stamp(self.store.clock.now()), **given)
-
-        def unwanted() -> bool:
-            return self._closed() or self.state.holds(input_id)  # also if it was given twice at once
-
-        try:
-            written = await self.journal.append_aside([queued | {"steer": True} if steer else queued], unless=unwanted)
-        except OwnershipLostError:
-            return False
-        return written or (self.state.holds(input_id) and not self._closed())
+    # --- holding the turn ---
 
     def _written(self, entries: Sequence[Record]) -> None:
         self.teller.written(entries)
@@ -230,23 +196,6 @@ class Runner:
             self.journal.note(last_error=None)  # the turn has got over it; said with the next append
         if self._turn is not None and any("steer" in item for item in entries):
             self._turn.steer()
-
-    def _closed(self) -> bool:
-        return self._committing or self._aborted or self._lost or self._ended.is_set()
-
-    def _let_go(self, outcome: TurnResult | Exception | None) -> None:
-        """Tell those whose input joined what became of the turn; `None`: to look for themselves."""
-        untaken = {given.id for given in self.state.untaken}
-        whole = isinstance(outcome, TurnResult) and outcome.finish_reason in (AWAITING, ABORTED)
-        for input_id, others in self._joined.items():
-            for waiting in others:
-                if waiting.done():
-                    continue
-                if isinstance(outcome, Exception):
-                    waiting.set_exception(outcome)
-                    waiting.exception()  # somebody may have stopped waiting
-                else:
-                    waiting.set_result(outcome if whole or input_id not in untaken else None)
 
     async def _drive(self) -> str:
         """Hold the lease while the turn goes on; tell a loss or an abort from a cancellation of the caller."""

@@ -1,0 +1,81 @@
+"""Inputs that join a turn while it runs, and what those who gave them are told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from perdure.ownership import OwnershipLostError
+from perdure.runtime.messages import stamp
+from perdure.runtime.results import TurnResult
+from perdure.runtime.turn import ABORTED, AWAITING
+from perdure.runtime.turn_state import entry
+
+if TYPE_CHECKING:
+    from perdure.contracts.records import Record
+    from perdure.runtime.runner import Runner
+
+
+class Joining:
+    """The inputs that have joined one run of a turn, each with those who wait for what becomes of it."""
+
+    def __init__(self, runner: Runner) -> None:
+        """Let inputs join what a runner runs; it may go on with another journal and state after it has waited."""
+        self._runner = runner
+        self._waiting: dict[str, list[asyncio.Future[TurnResult | None]]] = {}
+
+    async def accept(self, given: Record, *, steer: bool) -> asyncio.Future[TurnResult | None] | None:
+        """Take another input into the turn, journaled before this returns.
+
+        Args:
+            given: What its entry says of it.
+            steer: Whether it shall be heard as soon as it can be.
+
+        Returns:
+            What gives the turn's result; or gives `None` if the input was accepted and this turn ended without it, so that
+            the journal must be read again. `None` at once if the turn takes nothing more.
+
+        Raises:
+            StoreUnavailableError: It was not taken.
+            OutcomeUnknownError: Nobody knows whether it was.
+        """
+        waiting = asyncio.get_running_loop().create_future()
+        others = self._waiting.setdefault(given["input_id"], [])
+        others.append(waiting)
+        try:
+            joined = await self._accepted(given, steer=steer)
+        except BaseException:
+            others.remove(waiting)
+            raise
+        if not joined:
+            others.remove(waiting)
+            return None
+        return waiting
+
+    async def _accepted(self, given: Record, *, steer: bool) -> bool:
+        runner, input_id = self._runner, given["input_id"]
+        queued = entry("input-queued", stamp(runner.store.clock.now()), **given)
+        entries = [queued | {"steer": True} if steer else queued]
+
+        def unwanted() -> bool:
+            return runner.is_closed or runner.state.holds(input_id)  # also if it was given twice at once
+
+        try:
+            written = await runner.journal.append_aside(entries, unless=unwanted)
+        except OwnershipLostError:
+            return False
+        return written or (runner.state.holds(input_id) and not runner.is_closed)
+
+    def let_go(self, outcome: TurnResult | Exception | None) -> None:
+        """Tell those whose input joined what became of the turn; `None`: to look for themselves."""
+        untaken = {given.id for given in self._runner.state.untaken}
+        whole = isinstance(outcome, TurnResult) and outcome.finish_reason in (AWAITING, ABORTED)
+        for input_id, others in self._waiting.items():
+            for waiting in others:
+                if waiting.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    waiting.set_exception(outcome)
+                    waiting.exception()  # somebody may have stopped waiting
+                else:
+                    waiting.set_result(outcome if whole or input_id not in untaken else None)
