@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IDLE, READY
+from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IDLE, READY
 from perdure.conversation import busy, settle, undecided
 from perdure.errors import (
     AgentChangedError,
     ApprovalOrphanedError,
     SessionAwaitingApprovalError,
+    SessionBusyError,
+    SessionConflictError,
     SessionDeletedError,
     VersionConflictError,
 )
-from perdure.runtime.results import TurnResult
+from perdure.runtime.results import PendingTurn, TurnResult, described
 from perdure.runtime.runner import Runner
 from perdure.runtime.serving import Serving
 from perdure.runtime.turn import AWAITING
@@ -106,6 +110,40 @@ class PendingTurns:
             return  # nothing is pending any more
         if result is not None and result.finish_reason == AWAITING:
             raise SessionAwaitingApprovalError(self.key, result.approval_ids)
+
+    async def shown(self) -> PendingTurn | None:
+        """Return what is known of a turn that has not ended, or `None`; one that is only to be saved is saved."""
+        found = await self.store.checkpoints.load(self.key)
+        if found is None or found.head.status == IDLE:
+            return None
+        if self.store.ownership.is_live(found):
+            return described(found)
+        if found.head.status in CLAIM_STATUSES or found.head.status == FINISHED:
+            try:
+                return await self._left_when_settled()
+            except SessionBusyError:  # somebody else has taken it just now
+                found = await self.store.checkpoints.load(self.key)
+                return None if found is None or found.head.status == IDLE else described(found)
+        if found.head.status in (AWAITING_APPROVAL, READY):
+            left = await undecided(self.store, found.head)
+            return replace(described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
+        return described(found)
+
+    async def _left_when_settled(self) -> PendingTurn | None:
+        async with self.calls.served():
+            found = await settle(self.store, self.key)
+            if found is None or found.head.status == IDLE:
+                return None
+            if found.head.status == FINISHED and found.head.agent == self.agent.name:
+                await self._save(found)
+            # Inputs that the turn had not taken may have opened another.
+            left = await self.store.checkpoints.load(self.key)
+            return None if left is None or left.head.status == IDLE else described(left)
+
+    async def _save(self, found: Checkpoint) -> None:
+        """Save a finished turn, unless it cannot be, since other records came in."""
+        with contextlib.suppress(SessionConflictError):
+            await self.resume(found)
 
     async def continue_run(
         self, run_id: str, approval_id: str, ended: Callable[[], Awaitable[TurnResult | None]]

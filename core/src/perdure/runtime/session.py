@@ -5,33 +5,25 @@ from __future__ import annotations
 import contextlib
 import inspect
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 from types import EllipsisType
 from typing import TYPE_CHECKING, get_args
 
-from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IDLE, READY
 from perdure.contracts.ids import check_name, check_run_id, check_session_id
 from perdure.contracts.records import check_text, encode_object
-from perdure.conversation import Claim, settle, undecided
 from perdure.errors import (
     InvalidArgumentError,
-    OutcomeUnknownError,
-    PerdureError,
-    SessionBusyError,
-    SessionConflictError,
     VersionConflictError,
 )
-from perdure.ownership import OwnershipLostError
 from perdure.runtime.clearing import clear
 from perdure.runtime.compaction import CompactionResult, compact
 from perdure.runtime.compaction_policy import CompactionOptions, Summarize, check_compaction
-from perdure.runtime.departure import tell_dropped
 from perdure.runtime.dialogue import Dialogue
+from perdure.runtime.discarding import discard
 from perdure.runtime.history import fork, forked, whole_history
 from perdure.runtime.limits import check_limits
 from perdure.runtime.messages import Message, as_messages
-from perdure.runtime.results import PendingTurn, described, result_of
+from perdure.runtime.results import PendingTurn, result_of
 from perdure.runtime.stream import RunStream
 from perdure.runtime.transcript import TranscriptView
 from perdure.runtime.turns import TurnPolicy, Turns
@@ -41,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from perdure.bundle import AgentStore
-    from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
     from perdure.runtime.agent import Agent
     from perdure.runtime.compaction_policy import Compaction
@@ -226,21 +217,7 @@ class Session:
 
     async def pending(self) -> PendingTurn | None:
         """Return what is known of a turn that has not ended, or `None`; one that is only to be saved is saved."""
-        found = await self.store.checkpoints.load(self.id)
-        if found is None or found.head.status == IDLE:
-            return None
-        if self.store.ownership.is_live(found):
-            return described(found)
-        if found.head.status in CLAIM_STATUSES or found.head.status == FINISHED:
-            try:
-                return await self._settled_pending()
-            except SessionBusyError:  # somebody else has taken it just now
-                found = await self.store.checkpoints.load(self.id)
-                return None if found is None or found.head.status == IDLE else described(found)
-        if found.head.status in (AWAITING_APPROVAL, READY):
-            left = await undecided(self.store, found.head)
-            return replace(described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
-        return described(found)
+        return await self._journal.shown()
 
     async def result(self, run_id: str) -> TurnResult | None:
         """Return the result of a turn of this session that is in the transcript, or `None`."""
@@ -258,7 +235,7 @@ class Session:
             Whether a turn was dropped.
         """
         async with self._journal.calls.served():
-            return await self._discard(force=force)
+            return await discard(self._journal, self._channel, force=force)
 
     async def abort(self) -> bool:
         """Stop the turn that this process runs or is opening, and drop it; its `send` returns `finish_reason="aborted"`.
@@ -279,7 +256,7 @@ class Session:
                 runner = await place.next_runner()
                 if runner is None:
                     async with place.served():
-                        return await self._discard(force=False)
+                        return await discard(self._journal, self._channel, force=False)
         await runner.abort()
         if isinstance(runner.failure, Exception):
             raise runner.failure
@@ -404,43 +381,3 @@ class Session:
     async def continue_run(self, run_id: str, approval_id: str) -> TurnResult:
         """Go on with the turn of a decided approval: its result, or that it still waits; see `approvals.resolve`."""
         return await self._journal.continue_run(run_id, approval_id, lambda: self.result(run_id))
-
-    async def _discard(self, *, force: bool) -> bool:
-        """Drop the pending turn in a call that is being served; see `discard_pending`."""
-        unsaved: str | None = None
-        while True:
-            found = await self._journal.pending(force=force)
-            if found is None:
-                return False
-            if found.head.status == FINISHED and found.head.run_id != unsaved:
-                try:
-                    if await self._journal.resume(found) is not None:
-                        return False
-                except PerdureError as error:
-                    if error.retryable or isinstance(error, OutcomeUnknownError):
-                        raise
-                    unsaved = found.head.run_id  # it can never be saved: drop it
-                continue  # the attempt has written to it, and somebody else may have come: look again
-            with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
-                claim = await Claim.take(self.store, self.id, found, "discarding")
-                # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
-                with claim, contextlib.suppress(OwnershipLostError):
-                    await claim.drop_turn()
-                tell_dropped(self._channel, found)
-                return True
-
-    async def _settled_pending(self) -> PendingTurn | None:
-        async with self._journal.calls.served():
-            found = await settle(self.store, self.id)
-            if found is None or found.head.status == IDLE:
-                return None
-            if found.head.status == FINISHED and found.head.agent == self.agent.name:
-                await self._save(found)
-            # Inputs that the turn had not taken may have opened another.
-            left = await self.store.checkpoints.load(self.id)
-            return None if left is None or left.head.status == IDLE else described(left)
-
-    async def _save(self, found: Checkpoint) -> None:
-        """Save a finished turn, unless it cannot be, since other records came in."""
-        with contextlib.suppress(SessionConflictError):
-            await self._journal.resume(found)
