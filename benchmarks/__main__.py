@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.bench import Bench, running
 from benchmarks.machine import machine
+from benchmarks.plots import draw
 from benchmarks.table import table
 
 QUESTIONS = (
@@ -46,6 +47,8 @@ def main() -> None:
     with running(quick=given.quick, directory=given.directory) as bench:
         results = run(bench, given.questions or QUESTIONS, given.out)
     print(table(results))
+    for path in draw(results, given.out):
+        print(path)
 
 
 def run(bench: Bench, questions: tuple[str, ...], out: Path) -> dict[str, Any]:

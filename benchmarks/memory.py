@@ -4,13 +4,14 @@ import asyncio
 import gc
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure, at_most
 from benchmarks.messages import as_bytes
 from benchmarks.sdk_sessions import transcript
 
-from perdure import Agent, Message, open_store
+from perdure import Agent, AgentStore, open_store
 from perdure.models import ScriptedModel
 
 HELD, PEAK = at_most(1.3), at_most(1.7)
@@ -20,9 +21,6 @@ async def measure(bench: Bench) -> list[Figure]:
     """Measure a store's `load` on each backend, and a session's."""
     number = bench.size(10_000, 1_000)
     messages = transcript(number)
-    records = [{"kind": "message", "message": Message(one["role"], one["content"]).to_record()} for one in messages]
-    size = sum(len(as_bytes(record)) for record in records)
-    del messages
     found: list[Figure] = []
     for name, url in (
         ("sqlite", f"sqlite:{bench.place('agent.db')}"),
@@ -30,13 +28,20 @@ async def measure(bench: Bench) -> list[Figure]:
         ("file", f"file:{bench.place('store')}"),
     ):
         async with open_store(url) as store:
-            for at in range(0, number, 100):
-                await store.sessions.append("s", records[at : at + 100])
+            size = await put(store, "s", messages)
             found += await held_and_peak(f"{number:,} records, {name}", lambda: store.sessions.load("s"), size)
-            if name == "sqlite":
-                session = Agent(model=ScriptedModel([]), store=store).session("s")
-                found += await held_and_peak(f"{number:,} messages of a session, {name}", session.load, size)
+    async with open_store(f"sqlite:{bench.place('agent.db')}") as store:
+        size = await put(store, "s", [{"kind": "message", "message": message} for message in messages])
+        session = Agent(model=ScriptedModel([]), store=store).session("s")
+        found += await held_and_peak(f"{number:,} messages of a session, sqlite", session.load, size)
     return found
+
+
+async def put(store: AgentStore, session_id: str, records: list[dict[str, Any]]) -> int:
+    """Append records a hundred at a time, and return how many bytes of JSON they are."""
+    for at in range(0, len(records), 100):
+        await store.sessions.append(session_id, records[at : at + 100])
+    return sum(len(as_bytes(record)) for record in records)
 
 
 async def held_and_peak(what: str, load: Callable[[], Awaitable[object]], size: int) -> list[Figure]:
@@ -45,7 +50,7 @@ async def held_and_peak(what: str, load: Callable[[], Awaitable[object]], size: 
     tracemalloc.start()
     try:
         loaded = await load()
-        await asyncio.sleep(0)  # until then the loop keeps what it woke this task with
+        await asyncio.sleep(0.05)  # until then the loop and the driver's thread keep what they answered last
         gc.collect()
         held, peak = tracemalloc.get_traced_memory()
     finally:

@@ -1,4 +1,4 @@
-"""What does a step (1 KiB of the model, 4 KiB of a tool, an append each) cost against other found, and what a whole turn?"""
+"""What does a step (1 KiB of the model, 4 KiB of a tool, an append each) cost against other frameworks, and what a whole turn?"""
 
 from benchmarks.agents import agent_of
 from benchmarks.bench import Bench
@@ -16,7 +16,7 @@ TURNS = 100
 
 
 async def measure(bench: Bench) -> list[Figure]:
-    """Measure steps against other found, and turns in inserts."""
+    """Measure steps against other frameworks, and turns in inserts."""
     found = [await against_openai_sqlite(bench), await against_openai_redis(bench), await against_langgraph(bench)]
     server = bench.server()
     for name, url, durability in (

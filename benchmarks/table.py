@@ -13,7 +13,8 @@ def table(results: dict[str, Any]) -> str:
 
 def lines(question: dict[str, Any]) -> Iterator[str]:
     """Return the lines of one question."""
-    yield f"\n{question['question']}\n"
+    yield f"\n{question['question']}"
+    yield ""
     yield f"| {' | '.join(HEADINGS)} |"
     yield f"|{' --- |' * len(HEADINGS)}"
     for figure in question["figures"]:
