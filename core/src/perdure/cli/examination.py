@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from perdure.cli.sound_listing import walk
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import IDLE, CheckpointHead
 from perdure.contracts.findings import Finding
 from perdure.contracts.records import decode_object
 from perdure.errors import CodecError, StoreCorruptedError
 from perdure.journal.contract import Journal, JournalSnapshot, Key, Part
+from perdure.journal.walking import walk
 from perdure.runtime.turn_state import TurnState
 
 CHUNK: Final = 500

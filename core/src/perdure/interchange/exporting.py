@@ -14,8 +14,7 @@ from perdure.interchange.notes import LEFT_OUT, Note
 from perdure.interchange.openai_chat import openai_from_records
 from perdure.interchange.perdure_lines import footer, header, lines_of
 from perdure.moving.snapshots import Snapshot, load_turn, read_unclaimed
-from perdure.moving.walking import keys
-from perdure.paging import walk
+from perdure.moving.walking import approvals, keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -73,9 +72,12 @@ async def export_conversations(
         if progress is not None:
             progress(snapshot.key)
     if session_ids is None and "approvals" in store:
-        async for approval in walk(store.approvals.list):
-            if await _is_alone(store, approval):
-                file.writelines(lines_of(Snapshot(approval.id, approvals=(approval,))))
+        async for name, approval in approvals(store):
+            if isinstance(approval, StoreCorruptedError):
+                if str(approval) not in report.not_exported.values():  # else its conversation says so
+                    report.not_exported[name] = str(approval)
+            elif journal_of(approval) not in report.not_exported and await _is_alone(store, approval):
+                file.writelines(lines_of(Snapshot(name, approvals=(approval,))))
                 report.approvals += 1
     file.write(footer(report.conversations))
     return report

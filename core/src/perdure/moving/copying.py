@@ -20,6 +20,7 @@ from perdure.errors import (
     PerdureError,
     SessionBusyError,
     SessionHalfCopiedError,
+    StoreCorruptedError,
     StoreError,
     UnsupportedOperationError,
     VersionConflictError,
@@ -30,7 +31,7 @@ from perdure.moving.bringing import DAMAGE, bring_alone
 from perdure.moving.comparing import difference
 from perdure.moving.reports import CopyReport
 from perdure.moving.snapshots import has_stayed, read_snapshot, read_unclaimed
-from perdure.moving.walking import count, keys
+from perdure.moving.walking import approvals, count, keys
 from perdure.ownership import OwnershipLostError
 from perdure.paging import walk
 
@@ -224,8 +225,11 @@ class _Copying:
         """Copy approvals of runs that are over, of which no conversation knows any more."""
         if "approvals" not in self.source:
             return
-        async for approval in walk(self.source.approvals.list):
-            if journal_of(approval) not in self.report.not_copied:
+        async for name, approval in approvals(self.source):
+            if isinstance(approval, StoreCorruptedError):
+                if str(approval) not in self.report.not_copied.values():  # else its conversation says so
+                    self.report.not_copied[name] = str(approval)
+            elif journal_of(approval) not in self.report.not_copied:
                 await bring_alone(self.target, approval, self.report)
 
     async def _left_halves(self) -> None:

@@ -2,45 +2,117 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perdure.archives import archive_of, readable_archives_of
 from perdure.conversation import noted_archives
+from perdure.errors import StoreCorruptedError
+from perdure.journal.walking import journal_of
+from perdure.journal.walking import walk as walk_journal
 from perdure.moving.snapshots import load_turn
 from perdure.paging import walk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from perdure.bundle import AgentStore
-    from perdure.contracts.sessions import SessionInfo
+    from perdure.contracts.approvals import Approval
+    from perdure.contracts.records import Page
+    from perdure.contracts.sessions import SessionInfo, Transcript
+    from perdure.contracts.store import Store
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 async def keys(store: AgentStore) -> AsyncIterator[str]:
-    """Yield the key of each conversation: sessions first, and then what has none. An archive goes with its conversation."""
+    """Yield the key of each conversation: sessions first, and then what has none. An archive goes with its conversation.
+
+    What is damaged comes with the others: whoever reads it is told.
+    """
     if "sessions" in store:
-        async for info in walk(store.sessions.list):
-            if not await _is_held(store, info):
-                yield info.session_id
+        async for name, info in _sessions(store):
+            if isinstance(info, StoreCorruptedError) or not await _is_held(store, info):
+                yield name
     if "checkpoints" in store:
-        async for head in walk(store.checkpoints.list):
-            if await _without_session(store, head.key):
-                yield head.key
+        async for key in _journals(store):
+            if await _without_session(store, key):
+                yield key
 
 
 async def count(store: AgentStore) -> int:
     """Return how many conversations there are, from the heads alone; what has neither session nor `.run` is not counted."""
     number = 0
     if "sessions" in store:
-        async for info in walk(store.sessions.list):
-            number += archive_of(info) is None
+        async for _, info in _sessions(store):
+            number += isinstance(info, StoreCorruptedError) or archive_of(info) is None
     if "checkpoints" in store:
-        async for head in walk(store.checkpoints.list):
-            number += head.key.endswith(".run")
+        async for key in _journals(store):
+            number += key.endswith(".run")
     return number
 
 
-async def _is_held(store: AgentStore, info: SessionInfo) -> bool:
+async def approvals(store: AgentStore) -> AsyncIterator[tuple[str, Approval | StoreCorruptedError]]:
+    """Yield the id of each approval, and the approval, or what is wrong with it."""
+    async for found in _sound(store.approvals, store.approvals.list, store.approvals.get, lambda item: item.id):
+        yield found
+
+
+async def _sessions(store: AgentStore) -> AsyncIterator[tuple[str, SessionInfo | Transcript | StoreCorruptedError]]:
+    async def load(name: str) -> Transcript | None:
+        return await store.sessions.load(name, limit=0)
+
+    async for found in _sound(store.sessions, store.sessions.list, load, lambda item: item.session_id):
+        yield found
+
+
+async def _journals(store: AgentStore) -> AsyncIterator[str]:
+    async for key, _ in _sound(
+        store.checkpoints, store.checkpoints.list, store.checkpoints.load, lambda item: item.key
+    ):
+        yield key
+
+
+async def _sound(
+    store: Store,
+    listing: Callable[..., Awaitable[Page[T]]],
+    load: Callable[[str], Awaitable[U | None]],
+    id_of: Callable[[T], str],
+) -> AsyncIterator[tuple[str, T | U | StoreCorruptedError]]:
+    """Yield each id of a store with what it stands for, or with what is wrong with that.
+
+    Args:
+        store: One of the three stores.
+        listing: Its listing, in the order of ids.
+        load: Reads what an id stands for: one by one, from where the listing cannot go on.
+        id_of: The id of what is listed.
+
+    Raises:
+        StoreCorruptedError: There is no way around the damage, as in a store that is made of no journal.
+    """
+    last: str | None = None
+    try:
+        async for item in walk(listing):
+            last = id_of(item)
+            yield last, item
+    except StoreCorruptedError as error:
+        journal, part = journal_of(error, store)
+    else:
+        return
+    unreadable: list[StoreCorruptedError] = []
+    async for name in walk_journal(journal, part, unreadable, after=last):
+        try:
+            found = await load(name)
+        except StoreCorruptedError as error:
+            yield name, error
+        else:
+            if found is not None:  # else it was deleted meanwhile
+                yield name, found
+    for damage in unreadable:
+        yield str(damage.id), damage
+
+
+async def _is_held(store: AgentStore, info: SessionInfo | Transcript) -> bool:
     """Whether a session is an archive that its conversation stands for, or is about to; one that nothing names is not."""
     owner = archive_of(info)
     if owner is None:
@@ -50,4 +122,9 @@ async def _is_held(store: AgentStore, info: SessionInfo) -> bool:
 
 
 async def _without_session(store: AgentStore, key: str) -> bool:
-    return key.endswith(".run") or "sessions" not in store or await store.sessions.load(key, limit=0) is None
+    if key.endswith(".run") or "sessions" not in store:
+        return True
+    try:
+        return await store.sessions.load(key, limit=0) is None
+    except StoreCorruptedError:
+        return False

@@ -1,0 +1,73 @@
+"""A copy and an export go on behind a damaged head, and name the conversation that it costs."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from core.tests.moving_world import CALLS, agent
+
+from perdure import AgentStore, open_store
+from perdure.interchange import export_conversations, import_conversations
+from perdure.journal.contract import Append, Head, Key, Part
+from perdure.journal.stores import JournalSessions
+from perdure.moving import copy_conversations
+
+pytestmark = pytest.mark.anyio
+
+OTHERS = {"a", "waiting", "z"}
+
+
+async def _filled(store: AgentStore) -> str:
+    """Make three conversations, and return the id of the approval that one of them waits for."""
+    for name in ("a", "z"):
+        await agent(store).session(name).send("hello")
+    (approval_id,) = (await agent(store, CALLS["waiting"]).session("waiting").send("pay")).approval_ids
+    return approval_id
+
+
+async def _damage(store: AgentStore, part: Part, name: str) -> None:
+    """Replace the data of a head by what no release has written."""
+    assert isinstance(store.sessions, JournalSessions)
+    journal = store.sessions.journal
+    await journal.write([Append(Key(part, name), (), Head(data=b'{"v":'), None, store.clock.now(), 1)])
+
+
+@pytest.mark.parametrize(
+    ("part", "lost", "damaged"),
+    [
+        (Part.SESSIONS, "a", "session a"),
+        (Part.SESSIONS, "waiting", "session waiting"),
+        (Part.SESSIONS, "z", "session z"),
+        (Part.RUNS, "waiting", "turn journal waiting"),
+        (Part.APPROVALS, "waiting", "approval waiting.turn"),
+    ],
+)
+async def test_a_damaged_head_costs_its_conversation_and_no_other(part: Part, lost: str, damaged: str) -> None:
+    async with open_store("memory:") as source, open_store("memory:") as copied, open_store("memory:") as imported:
+        approval_id = await _filled(source)
+        await _damage(source, part, approval_id if part is Part.APPROVALS else lost)
+
+        report = await copy_conversations(source, copied)
+        assert list(report.not_copied) == [lost]
+        assert report.not_copied[lost].startswith(damaged)
+        assert {info.session_id for info in (await copied.sessions.list()).items} == OTHERS - {lost}
+
+        file = io.BytesIO()
+        exported = await export_conversations(source, file)
+        assert list(exported.not_exported) == [lost]
+        assert exported.not_exported[lost].startswith(damaged)
+        file.seek(0)
+        assert (await import_conversations(imported, file)).complete
+        assert {info.session_id for info in (await imported.sessions.list()).items} == OTHERS - {lost}
+
+
+async def test_a_damaged_approval_of_which_no_conversation_knows_is_named() -> None:
+    async with open_store("memory:") as source, open_store("memory:") as target:
+        approval_id = await _filled(source)
+        await source.sessions.delete("waiting")
+        await source.checkpoints.delete("waiting")
+        await _damage(source, Part.APPROVALS, approval_id)
+        report = await copy_conversations(source, target)
+        assert (report.copied, list(report.not_copied)) == (2, [approval_id])
+        assert list((await export_conversations(source, io.BytesIO())).not_exported) == [approval_id]
