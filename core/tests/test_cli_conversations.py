@@ -178,6 +178,7 @@ def test_an_approval_is_edited_approved_and_its_turn_resumed(perdure: Perdure) -
     again = perdure("approvals", "approve", approval_id, "--arguments", "-", given='{"amount": 4}', code=0)
     assert "approved with edited arguments by ann (less)" in again.out
     assert "perdure resume MODULE:AGENT order-7" in again.out
+    assert '{"amount": 4}' in perdure("approvals", "list", "--status", "approved", code=0).out
     refused = perdure("approvals", "reject", approval_id, code=1)
     assert "The first decision stands: approved with edited arguments by ann (less)." in refused.err
     assert "ready: all is decided" in perdure("show", "order-7", code=0).out
@@ -208,9 +209,15 @@ def test_a_rejection_reaches_the_model(perdure: Perdure) -> None:
 
 def test_arguments_that_are_no_object_decide_nothing(perdure: Perdure) -> None:
     approval_id = approval_of(perdure, "order-7")
-    for arguments in ("{", "[1]", "@nowhere.json"):
+    for arguments in ("{", "[1]", '{"amount": 1, "amount": 2}', "@nowhere.json"):
         perdure("approvals", "approve", approval_id, "--arguments", arguments, code=2)
     assert approval_of(perdure, "order-7") == approval_id
+
+
+def test_arguments_that_are_empty_are_shown_as_edited(perdure: Perdure) -> None:
+    approval_id = approval_of(perdure, "nightly")
+    perdure("approvals", "approve", approval_id, "--arguments", "{}", code=0)
+    assert "edited     {}\n" in perdure("approvals", "show", approval_id, code=0).out
 
 
 def test_an_unknown_approval_is_said(perdure: Perdure) -> None:
@@ -417,7 +424,7 @@ def test_a_damaged_file_hides_no_other(perdure: Perdure) -> None:
     listed = files.json("ls", "--order", "id", code=1)
     assert [one["session_id"] for one in listed["sessions"]] == ["broken", "order-7", "queued", "user-2"]
     assert "user-1.jsonl" in listed["damaged"][0]
-    assert files("show", "user-1", code=1).err != ""
+    assert len(files("show", "user-1", code=1).err.splitlines()) == 1
     assert files.json("show", "user-2")["session"]["records"] == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from core.tests.command_line import Perdure
 
-from perdure.cli import COMMANDS
+from perdure.cli import COMMANDS, application, main
 from perdure.cli.exit_codes import ExitCode, code_of
 from perdure.cli.output import CommandError, explained, safe, safe_line
 from perdure.errors import (
@@ -47,6 +48,13 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
     assert loaded & {f"perdure.cli.{module}" for module in COMMANDS.values()} == {"perdure.cli.stores"}
+
+
+def test_ctrl_c_before_a_command_begins_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "run", lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 def test_without_a_store_it_is_said_how_to_give_one(perdure: Perdure) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from signal import SIGINT
 
 COMMANDS = {
     "stores": "stores",
@@ -31,6 +32,9 @@ def main() -> None:
     """Run the `perdure` command."""
     if any(find_spec(library) is None for library in ("rich", "typer")):
         sys.exit("perdure: the command line needs typer and rich: pip install 'perdure[cli]'")
-    from perdure.cli.application import run
+    try:
+        from perdure.cli.application import run
 
-    run(COMMANDS)
+        run(COMMANDS)
+    except KeyboardInterrupt:  # before a command began, which sees to it itself
+        sys.exit(128 + SIGINT)

@@ -20,9 +20,15 @@ def approval_facts(approval: Approval, now: datetime) -> dict[str, Any]:
 
 def approval_line(facts: dict[str, Any]) -> str:
     """Return what there is to know of an approval at a glance, made safe."""
-    edited = (facts["decision"] or {}).get("arguments")
-    what = f"{facts['tool_name']} {compact(facts['arguments'] if edited is None else edited)}"
+    what = f"{facts['tool_name']} {compact(arguments_to_run(facts))}"
     return safe_line(f"{facts['id']}  {status_text(facts)}: {what}")
+
+
+def arguments_to_run(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the tool gets: those of the decision, if it has any, and else those that were asked for."""
+    edited: dict[str, Any] | None = (facts["decision"] or {}).get("arguments")
+    asked: dict[str, Any] = facts["arguments"]
+    return asked if edited is None else edited
 
 
 def status_text(facts: dict[str, Any]) -> str:

@@ -6,13 +6,14 @@ import asyncio
 import getpass
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from perdure.bundle import AgentStore
-from perdure.cli.approval_facts import approval_facts, status_text
+from perdure.cli.approval_facts import approval_facts, arguments_to_run, status_text
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError, JsonOption, print_json, print_table, say, warn, when
 from perdure.cli.sound_listing import Found, sound
@@ -92,7 +93,7 @@ def _print_list(found: Found[Approval], facts: list[dict[str, Any]]) -> None:
         print_table(
             ("approval", "asked", "status", "tool", "arguments"),
             (
-                (one["id"], when(one["created_at"]), status_text(one), one["tool_name"], compact(one["arguments"]))
+                (one["id"], when(one["created_at"]), status_text(one), one["tool_name"], compact(arguments_to_run(one)))
                 for one in facts
             ),
         )
@@ -116,9 +117,7 @@ def show(approval: ApprovalId, store: StoreOption = None, as_json: JsonOption = 
         "status": status_text(facts),
         "tool": facts["tool_name"],
         "arguments": compact(facts["arguments"]),
-        "edited": compact(facts["decision"]["arguments"])
-        if facts["decision"] and facts["decision"]["arguments"]
-        else None,
+        "edited": None if arguments_to_run(facts) is facts["arguments"] else compact(arguments_to_run(facts)),
         "agent": facts["agent"],
         "session": facts["session_id"],
         "run": facts["run_id"],
@@ -226,7 +225,7 @@ def _object(text: str) -> Record:
     """Return the JSON object that was given, in a file, or on standard input."""
     given = sys.stdin.read() if text == "-" else Path(text[1:]).read_text("utf-8") if text.startswith("@") else text
     try:
-        value = json.loads(given)
+        value = json.loads(given, object_pairs_hook=_unambiguous)
     except ValueError as error:
         raise CommandError(
             f"--arguments is not JSON: {error}", "Quote it: --arguments '{...}'.", ExitCode.CANNOT
@@ -234,3 +233,11 @@ def _object(text: str) -> Record:
     if not isinstance(value, dict):
         raise CommandError("--arguments is no JSON object", 'Write {"name": value}.', ExitCode.CANNOT)
     return value
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> Record:
+    """Refuse a name that comes twice: which value was meant is for the human to say."""
+    names = Counter(name for name, _ in pairs)
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise CommandError(f"--arguments has {twice[0]!r} more than once", "Leave one of them out.", ExitCode.CANNOT)
+    return dict(pairs)

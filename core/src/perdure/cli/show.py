@@ -79,7 +79,8 @@ async def _record(store: AgentStore, found: Conversation, place: int) -> Record 
     try:
         one = await store.sessions.load(found.key, after=place, limit=1)
     except StoreCorruptedError as error:
-        found.damaged.append(str(error))
+        if str(error) not in found.damaged:  # a file tells the same of every record behind the damage
+            found.damaged.append(str(error))
         return None
     return one.records[0] if one is not None and one.records else None
 
