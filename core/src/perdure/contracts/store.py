@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from abc import ABC
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, final
 
@@ -132,4 +131,4 @@ def describe(error: BaseException) -> str:
 
 def draw_version() -> int:
     """Draw the first version of a new key: 40 random bits, never 0, so that no version of a key comes twice."""
-    return secrets.randbelow(2**40 - 1) + 1
+    return int.from_bytes(os.urandom(5), "big") or 1

@@ -51,6 +51,9 @@ class _Data:
     process: int = field(default_factory=os.getpid)
 
 
+_NOTHING = Head()
+"""A head that changes nothing."""
+
 _named: dict[str, _Data] = {}
 _naming = threading.Lock()
 
@@ -174,6 +177,8 @@ class MemoryJournal(Journal):
 
 
 def _merged(old: Head, new: Head) -> Head:
+    if new == _NOTHING:
+        return old
     return Head(
         old.group if new.group is None else new.group,
         old.status if new.status is None else new.status,
