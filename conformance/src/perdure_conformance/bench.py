@@ -118,11 +118,15 @@ class Bench:
 
     # --- other processes ---
 
-    async def workers(self, count: int, place: Place | None = None) -> list[Worker]:
-        """Start processes that each hold a bundle of stores of their own at the place, not yet open."""
+    def url(self, place: Place) -> str:
+        """Return what another process opens a place by."""
         if self.target.url is None:
             raise NotRunError("the target names no URL by which another process can open the place")
-        url = self.target.url(place or self.place)
+        return self.target.url(place)
+
+    async def workers(self, count: int, place: Place | None = None) -> list[Worker]:
+        """Start processes that each hold a bundle of stores of their own at the place, not yet open."""
+        url = self.url(place or self.place)
         started = list(await asyncio.gather(*(Worker.start(url) for _ in range(count))))
         for worker in started:
             self._workers.append(worker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from typing import Any
@@ -59,6 +60,31 @@ class Worker:
         """Tell the process what to do, without waiting for it."""
         self.log.call(f"{self.name}.{command}", (), arguments).says("not waited for")
         self._write(command, arguments)
+
+    async def storm(
+        self, url: str, kind: str, *, kill: tuple[int, int] | None = None, by_time: bool = False
+    ) -> tuple[int, dict[str, Any]]:
+        """Have a child of the process open the store of a URL and write until it is killed.
+
+        Args:
+            url: The place.
+            kind: Which writes.
+            kill: Before which point of which write it is killed, as `KillPoints` takes it; `None`: after the last write.
+            by_time: Whether it is killed by time instead.
+
+        Returns:
+            The number of the last write that was acknowledged, 0: none; and what else it said.
+        """
+        noted = self.log.call(f"{self.name}.storm", (), {"kind": kind, "kill": "by time" if by_time else kill})
+        self._write("storm", {"url": url, "kind": kind, "kill": kill, "by_time": by_time})
+        said: dict[str, Any] = {"write": 0}
+        with self.log.timed(noted):
+            while "ended" not in said:
+                said |= await self.read_line("storm")
+        noted.says(f"killed after the acknowledgement of write {said['write']}")
+        if "error" in said or -said["ended"] not in (signal.SIGKILL, signal.SIGALRM):
+            raise broken(f"a process that was to write until it is killed did not get there: {said}")
+        return said["write"], said
 
     def _write(self, command: str, arguments: dict[str, Any]) -> None:
         assert self.process.stdin is not None

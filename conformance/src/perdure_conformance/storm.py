@@ -1,4 +1,4 @@
-"""Endless writing, for a process that will be killed in the middle of it, and what must be stored afterwards.
+"""Writing, for a process that dies in the middle of it, and what must be stored afterwards.
 
 The n-th write of a storm and the state after it follow from n alone, so that what a killed process acknowledged tells
 what must be there: the state after the last acknowledged write, or after the one that was under way.
@@ -6,14 +6,24 @@ what must be there: the state after the last acknowledged write, or after the on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.contracts.checkpoints import CheckpointHead
+from perdure_conformance.kill_points import KillPoints
 from perdure_conformance.parts import Stores, request
 
 KEY = "storm"
 BATCH = 12
+COUNTED = 4
+"""How many writes are killed at counted points: of each kind they create, add to, replace and delete what is there."""
+SHORTEST = 1e-6
+"""The shortest time of a timer, in seconds; none at all switches it off."""
 
 
 def batch(number: int) -> list[dict[str, Any]]:
@@ -21,14 +31,43 @@ def batch(number: int) -> list[dict[str, Any]]:
     return [{"write": number, "place": place, "text": "x" * 100} for place in range(BATCH)]
 
 
-async def storm(stores: Stores, kind: str, stop: int, say: Callable[[object], None]) -> None:
-    """Write until `stop` writes are done, 0: until killed, and say the number of each that was acknowledged."""
-    number = 0
+async def storm(opening: Awaitable[Stores], kind: str, points: KillPoints, say: Callable[[object], None]) -> None:
+    """Open a store, write, say the number of each write that was acknowledged, and be killed right after the last one.
+
+    Args:
+        opening: Opens the store.
+        kind: Which writes, a key of `WRITERS`.
+        points: Where to be killed before that.
+        say: Takes what is to be said: `{"write": 1}`, and at the end `{"points": [...]}`, how many points were passed.
+    """
+    points.watch()
+    stores = await opening
+    points.passed()
     version = 0
-    while number != stop or not stop:
-        number += 1
+    for number in range(1, COUNTED + 1):
         version = await WRITERS[kind](stores, number, version)
-        say(number)
+        points.passed()
+        say({"write": number})
+    say({"points": points.counts[:-1]})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def storm_by_time(opening: Awaitable[Stores], kind: str, say: Callable[[object], None]) -> None:
+    """Open a store, write, say what was acknowledged, and be killed half a write after one is.
+
+    That can be inside of a call of a driver that is not written in Python, where there is no point to count. Before it,
+    say which modules all that took, as `{"modules": [...]}`.
+    """
+    stores, version = await opening, 0
+    for number in itertools.count(1):
+        began = time.perf_counter()
+        version = await WRITERS[kind](stores, number, version)
+        took = time.perf_counter() - began
+        say({"write": number})
+        if number == COUNTED:
+            say({"modules": sorted(sys.modules)})
+            # Where nobody listens to it, this signal ends the process as SIGKILL does.
+            signal.setitimer(signal.ITIMER_REAL, took / 2 + SHORTEST)
 
 
 async def write_append(stores: Stores, number: int, version: int) -> int:
@@ -77,7 +116,9 @@ WRITERS = {
 
 
 def state_after(kind: str, number: int) -> Any:
-    """Return what `state_of` must find after the n-th write of a storm."""
+    """Return what `state_of` must find after the n-th write of a storm, 0: before the first."""
+    if number == 0:
+        return {} if kind == "decide" else None
     if kind == "append":
         return {"state": {"write": number}, "records": [one for n in range(1, number + 1) for one in batch(n)]}
     if kind == "replace":

@@ -8,40 +8,60 @@ no plugin offers: the function of that file gets the text and returns an awaitab
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import gc
 import importlib.util
 import json
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from operator import attrgetter
+from types import ModuleType
 from typing import Any, cast
 
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.errors import PerdureError
+from perdure_conformance.kill_points import KillPoints
 from perdure_conformance.parts import Stores, request
-from perdure_conformance.storm import storm
+from perdure_conformance.storm import storm, storm_by_time
+
+LONGEST = 60
+"""How long a child may storm, in seconds: what became of a store that hangs is not to stay behind."""
 
 
 def open_by(url: str) -> Awaitable[Stores]:
     """Open the store that a URL, or a function of a Python file, names."""
+    return opener_of(url)()
+
+
+def opener_of(url: str) -> Callable[[], Awaitable[Stores]]:
+    """Return what opens the store that a URL, or a function of a Python file, names. Its modules are imported now."""
     kind, _, rest = url.partition(":")
     if kind not in ("python", "class"):
         import perdure
 
-        return perdure.open_store(url)
+        return lambda: perdure.open_store(url)
     file, name, text = rest.split(":", 2)
+    found = attrgetter(name)(module_of(file))
+    if kind == "python":
+        return lambda: cast("Awaitable[Stores]", found(text))
+    from perdure_conformance.testing import open_by_class
+
+    return lambda: open_by_class(found, text)
+
+
+@functools.cache
+def module_of(file: str) -> ModuleType:
+    """Import a Python file."""
     specification = importlib.util.spec_from_file_location("perdure_conformance_target", file)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module
     specification.loader.exec_module(module)
-    found = attrgetter(name)(module)
-    if kind == "python":
-        return cast("Awaitable[Stores]", found(text))
-    from perdure_conformance.testing import open_by_class
-
-    return open_by_class(found, text)
+    return module
 
 
 def say(answer: object) -> None:
@@ -94,6 +114,31 @@ async def fork(stores: Stores, key: str) -> object:
     return json.loads(told)
 
 
+def storm_in_child(url: str, kind: str, kill: list[int] | None, by_time: bool) -> object:
+    """Let a forked child storm until it is killed, and tell by which signal. No store may be open here."""
+    opener = opener_of(url)
+    child = os.fork()
+    if child:
+        return {"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+    signal.alarm(LONGEST)
+    points = KillPoints(None if kill is None else (kill[0], kill[1]))
+    storming = storm_by_time(opener(), kind, say) if by_time else storm(opener(), kind, points, say)
+    say(asyncio.run(_answer(storming)))
+    os._exit(1)
+
+
+def import_all(modules: list[str]) -> object:
+    """Import what a child has imported, so that the next ones need not: that would be points of its opening."""
+    from perdure import plugins
+
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    plugins.installed()  # it reads them once in a process
+    gc.freeze()  # a collection in a child would copy all the memory of these modules
+    return len(modules)
+
+
 async def _answer(call: Awaitable[object]) -> object:
     try:
         return await call
@@ -120,12 +165,18 @@ def commands() -> Iterator[dict[str, Any]]:
 
 
 async def serve(url: str) -> None:
-    """Answer commands; the store opens at the first, and is left unclosed at `leave`."""
+    """Answer commands; the store opens at the first that is no storm, and is left unclosed at `leave`."""
     stores: Stores | None = None
     for command in commands():
         name = command.pop("command")
         if name == "leave":
             return
+        if name == "storm":
+            say(storm_in_child(**command))
+            continue
+        if name == "import":
+            say(import_all(**command))
+            continue
         if stores is None:
             opened = await _answer(open_by(url))
             if isinstance(opened, dict):
@@ -135,9 +186,6 @@ async def serve(url: str) -> None:
         if name == "close":
             await stores.close()
             return
-        if name == "storm":
-            await storm(stores, command["kind"], command["stop"], say)
-            continue
         say("open" if name == "open" else await _answer(COMMANDS[name](stores, **command)))
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import broken, equal, holds
+from perdure_conformance.effort import Effort
 from perdure_conformance.laws.checkpoints import FULL
 from perdure_conformance.laws.register import law, law_of_each
 from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, PARTS, SESSIONS, Part, WritablePart, request
-from perdure_conformance.processes import error_of
+from perdure_conformance.processes import Worker, error_of
 from perdure_conformance.storm import KEY, state_after, state_of
+from perdure_conformance.target import Place
+
+POINTS = 6
+"""At how many points of one write a writer is killed at most: a driver of many small calls would have hundreds."""
 
 
 @law_of_each("survives-reopening", needs=("durable",), promise=4, methods=["make"])
@@ -133,33 +135,39 @@ async def close_loses_no_tail(bench: Bench) -> None:
 
 
 async def survives_kill(bench: Bench, kind: str) -> None:
-    """Kill a writer, once at rest and twice in mid-storm, open again, and compare with what it had acknowledged."""
-    for after, stop in ((5, 5), (9, 0), (23, 0)):
-        place = bench.another_place()
-        (worker,) = await bench.workers(1, place)
-        worker.send("storm", kind=kind, stop=stop)
-        acknowledged = await worker.read_line("storm")
-        began = time.perf_counter()
-        while acknowledged < after:
-            acknowledged = await worker.read_line("storm")
-        # Right at an acknowledgement the writer would be at rest: it is killed half a write later.
-        period = (time.perf_counter() - began) / (after - 1)
-        await asyncio.sleep(0 if stop else period / 2)
-        worker.process.kill()
-        with contextlib.suppress(Exception):
-            while True:
-                acknowledged = await worker.read_line("storm")
-        store = await bench.open(place)
-        found = await state_of(store, kind)
-        under_way = [] if stop else [state_after(kind, acknowledged + 1)]
-        allowed = [state_after(kind, acknowledged), *under_way]
-        if found not in allowed:
-            equal(found, allowed[0], f"what is stored of a {kind} storm that was killed after write {acknowledged}")
-        await store.close()
-        store = await bench.open(place)
-        equal(await state_of(store, kind), found, f"the same after one more opening: a {kind} storm")
-        await usable(bench, store, kind)
-        await store.close()
+    """Kill a writer at points of its opening and of each write, and once by time, and look at what it has left."""
+    worker = await bench.worker()
+    by_time = bench.another_place()
+    acknowledged, said = await worker.storm(bench.url(by_time), kind, by_time=True)
+    await worker.call("import", modules=said["modules"])
+    said = await killed(bench, worker, kind, "after its last write")
+    for write, count in enumerate(said["points"]):
+        for point in bench.effort.sweep(Effort(POINTS).sweep(range(count))):
+            when = f"at point {point} of {f'write {write}' if write else 'its opening'}"
+            await killed(bench, worker, kind, when, kill=(write, point))
+    await left_whole(bench, by_time, kind, acknowledged, "by time")
+
+
+async def killed(bench: Bench, worker: Worker, kind: str, when: str, **how: Any) -> dict[str, Any]:
+    """Kill a writer at a fresh place, look at what it has left, and return what it said."""
+    place = bench.another_place()
+    acknowledged, said = await worker.storm(bench.url(place), kind, **how)
+    await left_whole(bench, place, kind, acknowledged, when)
+    return said
+
+
+async def left_whole(bench: Bench, place: Place, kind: str, acknowledged: int, when: str) -> None:
+    """Open the place of a killed writer, and compare with what it acknowledged."""
+    store = await bench.open(place)
+    found = await state_of(store, kind)
+    allowed = [state_after(kind, acknowledged), state_after(kind, acknowledged + 1)]
+    if found not in allowed:
+        equal(found, allowed[0], f"what is stored of a {kind} storm that was killed {when}, after write {acknowledged}")
+    await store.close()
+    store = await bench.open(place)
+    equal(await state_of(store, kind), found, f"the same after one more opening: a {kind} storm that was killed {when}")
+    await usable(bench, store, kind)
+    await store.close()
 
 
 async def usable(bench: Bench, store: Any, kind: str) -> None:
