@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 
 AWAY = "away"
 DEATHS = ("die-before", "die-after")
+SOME_DEATHS = (pytest.param("die-before", marks=pytest.mark.soak), "die-after")
 SCRIPT = Scenario(
     [
         "Hello.",
@@ -228,7 +229,7 @@ async def test_it_is_done_whole_in_the_end(
     assert number > 3
 
 
-@pytest.mark.parametrize("outcome", DEATHS)
+@pytest.mark.parametrize("outcome", SOME_DEATHS)
 @pytest.mark.parametrize("name", ACTS)
 async def test_it_is_done_whole_on_sqlite(name: str, outcome: str, tmp_path: Path) -> None:
     act = ACTS[name]
@@ -244,7 +245,7 @@ async def test_it_is_done_whole_on_sqlite(name: str, outcome: str, tmp_path: Pat
     assert number > 3
 
 
-@pytest.mark.parametrize("again", DEATHS)
+@pytest.mark.parametrize("again", SOME_DEATHS)
 @pytest.mark.parametrize("name", ACTS)
 async def test_who_finishes_it_may_die_too(name: str, again: str, tmp_path: Path) -> None:
     act = ACTS[name]

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 
 AWAY = "away"
 DEATHS = ("die-before", "die-after")
+SOME_DEATHS = (pytest.param("die-before", marks=pytest.mark.soak), "die-after")
 WEEK = timedelta(days=7)
 Messages = list[tuple[str, str]]
 TURNS: Messages = [pair for n in range(4) for pair in (("user", f"m{n}"), ("assistant", f"re: m{n}"))]
@@ -129,7 +130,7 @@ async def test_old_or_new(
 
 
 @pytest.mark.parametrize("any_store", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("outcome", DEATHS)
+@pytest.mark.parametrize("outcome", SOME_DEATHS)
 async def test_old_or_new_in_a_file(any_store: AgentStore, outcome: str) -> None:
     await cut_off_everywhere(any_store, outcome, left_to_pending, archive=True)
 
@@ -164,7 +165,7 @@ async def cut_off_everywhere(
     assert number > (6 if archive else 3)
 
 
-@pytest.mark.parametrize("again", DEATHS)
+@pytest.mark.parametrize("again", SOME_DEATHS)
 @pytest.mark.parametrize("archive", [False, True])
 async def test_who_finishes_it_may_die_too(store: AgentStore, again: str, *, archive: bool) -> None:
     for number, second in itertools.product(range(1, 8), range(1, 8)):
@@ -249,7 +250,7 @@ async def removed_everywhere(store: AgentStore, clock: ManualClock, name: str, o
     assert number > 5
 
 
-@pytest.mark.parametrize("again", DEATHS)
+@pytest.mark.parametrize("again", SOME_DEATHS)
 @pytest.mark.parametrize("name", REMOVALS)
 async def test_who_finishes_the_removal_may_die_too(
     store: AgentStore, clock: ManualClock, name: str, again: str

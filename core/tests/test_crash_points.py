@@ -121,7 +121,9 @@ async def test_a_turn_survives_a_fault_at_every_write(name: str, outcome: str, a
 
 
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "steps"])
-@pytest.mark.parametrize("outcome", [*DEATHS, AWAY])
+@pytest.mark.parametrize(
+    "outcome", ["die-after", *(pytest.param(one, marks=pytest.mark.soak) for one in ("die-before", AWAY))]
+)
 @pytest.mark.parametrize("name", ["text", "tools"])
 async def test_a_turn_survives_a_fault_at_every_write_on_sqlite(
     name: str, outcome: str, atomic: bool, tmp_path: Path
@@ -168,7 +170,7 @@ async def crash_twice(world: World, first: tuple[int, str], second: tuple[int, s
 @pytest.mark.parametrize(
     ("outcome", "again"),
     [
-        ("die-before", "die-before"),
+        pytest.param("die-before", "die-before", marks=pytest.mark.soak),
         ("die-after", "die-after"),
         pytest.param("die-before", "die-after", marks=pytest.mark.soak),
         pytest.param("die-after", "die-before", marks=pytest.mark.soak),

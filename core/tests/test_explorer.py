@@ -258,15 +258,12 @@ CHOSEN = (
     "send, send",
     "send, send the same",
     "send, resume",
-    "resume, resume from the decision",
     "resume, discard by force",
     "resolve yes, resolve no",
     "resume, delete by force",
     "send to wait, delete by force",
     "clear, resume",
     "prune, send",
-    "send to wait, decide",
-    "send, entitle",
 )
 SOAK_RUNS = 1500
 

@@ -33,7 +33,7 @@ def budget(examples: int, steps: int, *, derandomize: bool) -> settings:
 @pytest.mark.timeout(600)  # a failing example is made small before it is shown
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "in-order"])
 def test_every_call_comes_to_what_the_model_says(atomic: bool) -> None:
-    run_state_machine_as_test(machine("memory:", atomic=atomic), settings=budget(120, 25, derandomize=True))
+    run_state_machine_as_test(machine("memory:", atomic=atomic), settings=budget(70, 25, derandomize=True))
 
 
 def test_an_abort_does_not_speak_for_a_turn_that_somebody_else_runs() -> None:
