@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from perdure.contracts.records import decode_object
@@ -111,7 +112,7 @@ class Turn:
         while True:
             inputs = len(self.state.inputs)
             request = ModelRequest(
-                messages=(*self.history, *self.state.asking),
+                messages=tuple(chain(self.history, self.state.asking)),
                 tools=[tool.schema for tool in self.agent.tools.values()],
                 instructions=self.agent.instructions,
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure import codec
@@ -223,9 +224,10 @@ class TurnState:
         return [*self._past, *self._last_step()]
 
     @property
-    def asking(self) -> list[Message]:
-        """The messages of the next request: the turn's, and those of inputs that wait."""
-        return self.messages + [message for given in self.untaken for message, _ in given.messages]
+    def asking(self) -> Iterator[Message]:
+        """The messages of the next request: the turn's, and those of inputs that wait. Not made a list: there may be thousands."""
+        waiting = (message for given in self.untaken for message, _ in given.messages)
+        return chain(self._past, self._last_step(), waiting) if self.steps else chain(self.messages, waiting)
 
     def result(self, reason: str, approval_ids: Sequence[str] = ()) -> TurnResult:
         """Return what the turn comes to."""
