@@ -417,6 +417,15 @@ def test_what_is_damaged_hides_nothing_else(damaged: Perdure) -> None:
     assert damaged.json("delete", "user-1", "--yes")["left"] == []
 
 
+def test_prune_goes_round_what_is_damaged_and_names_it(damaged: Perdure) -> None:
+    pruned = damaged.json("prune", "--older-than", "0s", "--dry-run", code=1)
+    assert sorted(name.partition(".")[0] for name in pruned["damaged"]) == ["order-7", "order-7", "user-1", "user-2"]
+    assert sorted(pruned["sessions"]) == ["broken", "queued"]
+    assert list(pruned["kept"]) == ["nightly.run"]
+    shown = damaged("prune", "--older-than", "0s", "--dry-run", code=1)
+    assert "kept user-2: session user-2: state is damaged: a stored list, where an object is needed" in shown.err
+
+
 def test_a_damaged_file_hides_no_other(perdure: Perdure) -> None:
     files = Perdure(perdure.directory, "file:files")
     (path,) = perdure.directory.glob("files/default/sessions/user-1.jsonl")

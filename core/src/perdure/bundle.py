@@ -247,9 +247,10 @@ class AgentStore:
             dry_run: Report what would be removed, and remove nothing.
 
         Returns:
-            The ids removed from each part, and what was kept and why.
+            The ids removed from each part, what was kept and why, and what is damaged: its conversation is kept too.
 
         Raises:
+            StoreCorruptedError: The damage does not tell where to go on.
             InvalidArgumentError: The age is negative or not a timedelta.
             UnsupportedOperationError: A part cannot list or delete; nothing was removed.
 

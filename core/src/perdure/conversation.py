@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from perdure.archives import archive_id, archive_versions, archives_of, readable_archives_of
+from perdure.behind_damage import list_approvals
 from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
 from perdure.contracts.ids import check_session_id, conversation_of
 from perdure.errors import (
@@ -26,7 +27,6 @@ from perdure.errors import (
 from perdure.half_copies import COPYING, is_half_copied
 from perdure.owned_journal import OwnedJournal
 from perdure.ownership import OwnershipLostError
-from perdure.paging import walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -323,11 +323,6 @@ async def _session(store: AgentStore, key: str) -> Transcript | None:
 async def _version(store: AgentStore, key: str) -> int:
     session = await _session(store, key)
     return 0 if session is None else session.version
-
-
-async def list_approvals(store: AgentStore, **filters: Any) -> list[Approval]:
-    """List all approvals that match."""
-    return [approval async for approval in walk(store.approvals.list, **filters)]
 
 
 async def approvals_of(store: AgentStore, session_id: str | None, run_id: str | None) -> list[Approval]:

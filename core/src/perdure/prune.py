@@ -7,15 +7,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from perdure.archives import archive_of, archive_versions, archives_of, readable_archives_of
+from perdure.archives import archive_of, archive_versions, archives_of
+from perdure.behind_damage import each
 from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
 from perdure.half_copies import is_half_copied
 from perdure.ownership import OwnershipLostError
-from perdure.paging import walk
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
     from perdure.bundle import AgentStore
     from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint
@@ -38,6 +40,7 @@ class PruneReport:
         runs: The keys of the turn journals removed.
         approvals: The ids of the approvals removed.
         kept: Old conversations that were kept, and why.
+        damaged: What cannot be read, and was kept with all that it may belong to: by id, what is wrong.
     """
 
     dry_run: bool
@@ -45,6 +48,7 @@ class PruneReport:
     runs: tuple[str, ...] = ()
     approvals: tuple[str, ...] = ()
     kept: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 async def prune(store: AgentStore, *, older_than: timedelta, dry_run: bool = False) -> PruneReport:
@@ -91,32 +95,75 @@ class _Pruning:
         self.runs: list[str] = []
         self.approvals: list[str] = []
         self.kept: dict[str, str] = {}
-        self.archives: list[SessionInfo] = []
+        self.damaged: dict[str, str] = {}
+        self.archives: list[SessionInfo | Transcript] = []
 
     async def run(self) -> PruneReport:
         if "sessions" in self.store:
-            async for info in walk(self.store.sessions.list, before=self.cutoff):
-                if archive_of(info) is not None:
-                    self.archives.append(info)  # it lives and goes with its conversation
-                elif "checkpoints" in self.store:
-                    await self._consider(info.session_id)
-                else:
-                    await self._remove_alone(info)
+            async for info in self._sessions():
+                with self._noting(info.session_id):
+                    await self._consider_session(info)
         if "checkpoints" in self.store:
             # What has no session: runs without one, and what a crash in the middle of a deletion has left.
-            async for head in walk(self.store.checkpoints.list, before=self.cutoff):
-                if await self._session(head.key) is None:
-                    await self._consider(head.key)
+            async for key in self._journals():
+                with self._noting(key):
+                    if await self._session(key) is None:
+                        await self._consider(key)
         if "approvals" in self.store:
             await self._walk_approvals()
         for info in self.archives:
             if info.session_id not in self.sessions:
                 await self._consider_archive(info)
-        return PruneReport(self.dry_run, tuple(self.sessions), tuple(self.runs), tuple(self.approvals), self.kept)
+        removed = tuple(self.sessions), tuple(self.runs), tuple(self.approvals)
+        return PruneReport(self.dry_run, *removed, self.kept, self.damaged)
 
-    async def _remove_alone(self, info: SessionInfo) -> None:
+    @contextlib.contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        """Keep what is damaged, and note it under an id."""
+        try:
+            yield
+        except StoreCorruptedError as error:
+            self.damaged[name] = str(error)
+
+    async def _sessions(self) -> AsyncIterator[SessionInfo | Transcript]:
+        part = self.store.sessions
+
+        async def load(name: str) -> Transcript | None:
+            return await part.load(name, limit=0)
+
+        async for name, info in each(part, part.list, load, lambda item: item.session_id, before=self.cutoff):
+            if isinstance(info, StoreCorruptedError):
+                self.damaged[name] = str(info)
+            else:
+                yield info
+
+    async def _journals(self) -> AsyncIterator[str]:
+        part = self.store.checkpoints
+        async for key, found in each(part, part.list, part.load, lambda item: item.key, before=self.cutoff):
+            if isinstance(found, StoreCorruptedError):
+                self.damaged[key] = str(found)
+            else:
+                yield key
+
+    async def _approvals(self) -> AsyncIterator[Approval]:
+        part = self.store.approvals
+        async for name, found in each(part, part.list, part.get, lambda item: item.id, by_id=False, before=self.cutoff):
+            if isinstance(found, StoreCorruptedError):
+                self.damaged[name] = str(found)
+            else:
+                yield found
+
+    async def _consider_session(self, info: SessionInfo | Transcript) -> None:
+        if archive_of(info) is not None:
+            self.archives.append(info)  # it lives and goes with its conversation
+        elif "checkpoints" in self.store:
+            await self._consider(info.session_id)
+        else:
+            await self._remove_alone(info)
+
+    async def _remove_alone(self, info: SessionInfo | Transcript) -> None:
         """Remove a session that has no turn journal beside it, with its archives, unless it was written to meanwhile."""
-        archives = await readable_archives_of(self.store, info.session_id)
+        archives = await archives_of(self.store, info.session_id)
         try:
             if not self.dry_run:
                 await self.store.sessions.delete(info.session_id, expected_version=info.version)
@@ -167,7 +214,7 @@ class _Pruning:
         run_id = None if journal is None else journal.head.run_id
         approvals = await approvals_of(self.store, None if key.endswith(".run") else key, run_id)
         session = await self._session(key)
-        archives = await readable_archives_of(self.store, key)
+        archives = await archives_of(self.store, key)
         names = [*archives, *(name for name in noted_archives(journal) if name not in archives)]
         there = [name for name, _ in await archive_versions(self.store, key, names)]
         return _Conversation(key, journal, session, approvals, there)
@@ -200,31 +247,35 @@ class _Pruning:
             self.runs.append(seen.key)
         self.approvals.extend(approval.id for approval in seen.approvals)
 
-    async def _consider_archive(self, info: SessionInfo) -> None:
+    async def _consider_archive(self, info: SessionInfo | Transcript) -> None:
         """Remove an old archive that nothing stands for any more: its conversation is gone, or a crash has left it.
 
         It was listed first. Whoever wrote it had named it in the turn journal before, and in the transcript before the
         journal was closed; so the journal is looked at first and the transcript second.
         """
         key = archive_of(info) or ""
-        journal = await self.store.checkpoints.load(key) if "checkpoints" in self.store else None
         try:
+            journal = await self.store.checkpoints.load(key) if "checkpoints" in self.store else None
             kept = [*noted_archives(journal), *await archives_of(self.store, key)]
-        except StoreCorruptedError:
+        except StoreCorruptedError as error:
             self.kept[info.session_id] = _DAMAGED
+            self.damaged[key] = str(error)
             return
         if info.session_id not in kept:
-            await self._remove_alone(info)
+            with self._noting(info.session_id):
+                await self._remove_alone(info)
 
     async def _walk_approvals(self) -> None:
         """In living conversations, remove old approvals whose run is over or gone."""
-        async for approval in walk(self.store.approvals.list, before=self.cutoff):
-            if approval.id not in self.approvals and await self._over(approval):
-                with contextlib.suppress(VersionConflictError):  # decided or removed meanwhile: look again next time
-                    if self.dry_run or await self.store.approvals.delete(
-                        approval.id, expected_version=approval.version
-                    ):
-                        self.approvals.append(approval.id)
+        async for approval in self._approvals():
+            with self._noting(journal_of(approval)):
+                if approval.id not in self.approvals and _age(approval) < self.cutoff and await self._over(approval):
+                    await self._remove_approval(approval)
+
+    async def _remove_approval(self, approval: Approval) -> None:
+        with contextlib.suppress(VersionConflictError):  # decided or removed meanwhile: look again next time
+            if self.dry_run or await self.store.approvals.delete(approval.id, expected_version=approval.version):
+                self.approvals.append(approval.id)
 
     async def _over(self, approval: Approval) -> bool:
         """Whether the approval's run has ended, in the transcript too, or was dropped. Run ids never come twice."""

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from perdure.cli.durations import duration
-from perdure.cli.output import JsonOption, print_json, say
+from perdure.cli.exit_codes import ExitCode
+from perdure.cli.output import JsonOption, print_json, say, warn
 from perdure.cli.store_url import StoreOption, opened
 from perdure.prune import PruneReport
 
@@ -28,13 +29,16 @@ def prune(
 ) -> None:
     """Remove conversations of which every part is older, each whole or not at all.
 
-    Whatever waits for an undecided approval, or has a live owner, is kept however old, and named with the reason.
+    Whatever waits for an undecided approval, or has a live owner, is kept however old, and named with the reason. What is
+    damaged is kept and named too, the rest is removed all the same, and the exit code is 1.
     """
     report = asyncio.run(_prune(store, older_than, dry_run=dry_run))
+    code = ExitCode.FOUND if report.damaged else ExitCode.DONE
     if as_json:
-        print_json("prune", asdict(report))
+        print_json("prune", asdict(report), code=code)
     else:
         _print(report)
+    raise typer.Exit(code)
 
 
 async def _prune(url: str | None, older_than: timedelta, *, dry_run: bool) -> PruneReport:
@@ -53,3 +57,5 @@ def _print(report: PruneReport) -> None:
             say(f"  and {len(ids) - _SHOWN} {name} more; --json names all", style="dim")
     for key, reason in report.kept.items():
         say(f"  kept {key}: {reason}", style="yellow")
+    for key, problem in report.damaged.items():
+        warn(f"kept {key}: {problem}")

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from perdure.archives import archive_of, readable_archives_of
+from perdure.behind_damage import each
 from perdure.conversation import noted_archives
 from perdure.errors import StoreCorruptedError
-from perdure.journal.walking import journal_of
-from perdure.journal.walking import walk as walk_journal
 from perdure.moving.snapshots import load_turn
-from perdure.paging import walk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from perdure.bundle import AgentStore
     from perdure.contracts.approvals import Approval
-    from perdure.contracts.records import Page
     from perdure.contracts.sessions import SessionInfo, Transcript
-    from perdure.contracts.store import Store
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 async def keys(store: AgentStore) -> AsyncIterator[str]:
@@ -54,7 +47,9 @@ async def count(store: AgentStore) -> int:
 
 async def approvals(store: AgentStore) -> AsyncIterator[tuple[str, Approval | StoreCorruptedError]]:
     """Yield the id of each approval, and the approval, or what is wrong with it."""
-    async for found in _sound(store.approvals, store.approvals.list, store.approvals.get, lambda item: item.id):
+    async for found in each(
+        store.approvals, store.approvals.list, store.approvals.get, lambda item: item.id, by_id=False
+    ):
         yield found
 
 
@@ -62,54 +57,13 @@ async def _sessions(store: AgentStore) -> AsyncIterator[tuple[str, SessionInfo |
     async def load(name: str) -> Transcript | None:
         return await store.sessions.load(name, limit=0)
 
-    async for found in _sound(store.sessions, store.sessions.list, load, lambda item: item.session_id):
+    async for found in each(store.sessions, store.sessions.list, load, lambda item: item.session_id):
         yield found
 
 
 async def _journals(store: AgentStore) -> AsyncIterator[str]:
-    async for key, _ in _sound(
-        store.checkpoints, store.checkpoints.list, store.checkpoints.load, lambda item: item.key
-    ):
+    async for key, _ in each(store.checkpoints, store.checkpoints.list, store.checkpoints.load, lambda item: item.key):
         yield key
-
-
-async def _sound(
-    store: Store,
-    listing: Callable[..., Awaitable[Page[T]]],
-    load: Callable[[str], Awaitable[U | None]],
-    id_of: Callable[[T], str],
-) -> AsyncIterator[tuple[str, T | U | StoreCorruptedError]]:
-    """Yield each id of a store with what it stands for, or with what is wrong with that.
-
-    Args:
-        store: One of the three stores.
-        listing: Its listing, in the order of ids.
-        load: Reads what an id stands for: one by one, from where the listing cannot go on.
-        id_of: The id of what is listed.
-
-    Raises:
-        StoreCorruptedError: There is no way around the damage, as in a store that is made of no journal.
-    """
-    last: str | None = None
-    try:
-        async for item in walk(listing):
-            last = id_of(item)
-            yield last, item
-    except StoreCorruptedError as error:
-        journal, part = journal_of(error, store)
-    else:
-        return
-    unreadable: list[StoreCorruptedError] = []
-    async for name in walk_journal(journal, part, unreadable, after=last):
-        try:
-            found = await load(name)
-        except StoreCorruptedError as error:
-            yield name, error
-        else:
-            if found is not None:  # else it was deleted meanwhile
-                yield name, found
-    for damage in unreadable:
-        yield str(damage.id), damage
 
 
 async def _is_held(store: AgentStore, info: SessionInfo | Transcript) -> bool:
