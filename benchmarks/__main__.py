@@ -20,6 +20,7 @@ from benchmarks.table import table
 
 QUESTIONS = (
     "append",
+    "sqlite_pieces",
     "record_sizes",
     "many_sessions",
     "step_and_turn",

@@ -13,6 +13,7 @@ from benchmarks.__main__ import QUESTIONS
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.messages import STEP, as_bytes, message
 from benchmarks.pairs import in_turn
+from benchmarks.publish import PAGE, RESULTS, begin, filled
 from benchmarks.table import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +36,14 @@ def test_a_question_gives_results_and_a_table(tmp_path: Path) -> None:
     assert figures[0]["ratio"] > 0
     assert results["machine"]["packages"]["perdure"]
     assert table(results) in ran.stdout
+
+
+def test_the_page_has_the_figures_that_are_kept() -> None:
+    results, page = json.loads(RESULTS.read_text("utf-8")), PAGE.read_text("utf-8")
+    assert filled(page, results) == page
+    assert set(results["questions"]) == set(QUESTIONS)
+    assert all(begin(name) in page for name in QUESTIONS)
+    assert not results["quick"]
 
 
 def test_each_question_is_a_file_that_says_what_it_asks() -> None:
