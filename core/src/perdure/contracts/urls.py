@@ -30,7 +30,7 @@ _HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _POSITIVE = re.compile(r"[1-9][0-9]{0,17}")
 _AUTHORITY = re.compile(r"//[^/].*", re.DOTALL)
-_LOGIN_WITHOUT_SLASHES = re.compile(r"[^/?]*:.*@", re.DOTALL)
+_LOGIN_WITHOUT_SLASHES = re.compile(r"\A/?[^/]*@|\A[^/].*@|[^/?]*:.*@", re.DOTALL)
 
 
 class Host(NamedTuple):
