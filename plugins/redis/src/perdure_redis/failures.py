@@ -59,6 +59,8 @@ def failure(error: Exception, call: Call, *, sent: bool) -> StoreError:
         failed = OutcomeUnknownError(call.operation, call.key, f"{describe(error)} ({call.where})")
     else:
         failed = StoreUnavailableError(call.operation, call.key, f"{describe(error)} ({call.where})")
-        failed.retryable = not isinstance(error, LASTING)
+        if isinstance(error, LASTING):
+            failed.retryable = False
+            failed.hint = "Correct the user name and the password, or what the server allows the user."
     failed.__cause__ = error
     return failed
