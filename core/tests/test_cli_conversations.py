@@ -68,6 +68,7 @@ def test_sessions_are_listed_in_pages(perdure: Perdure) -> None:
     assert everything == ["broken", "order-7", "queued", "user-1", "user-2"]
     assert session_ids(perdure, "--scope", "acme") == ["user-1"]
     assert session_ids(perdure, "--older-than", "1d") == session_ids(perdure, "--limit", "0") == []
+    assert perdure("ls", "--limit", "0", code=0).out == ""
     first = perdure.json("ls", "--order", "id", "--limit", "3")
     rest = perdure.json("ls", "--order", "id", "--limit", "3", "--cursor", first["cursor"])
     assert [one["session_id"] for page in (first, rest) for one in page["sessions"]] == everything
@@ -331,7 +332,7 @@ def test_a_call_in_doubt_is_shown_and_asked_about(perdure: Perdure) -> None:
     assert "pending, in doubt whether it ran: die {}" in perdure("show", "user-2", code=0).out
     approval_id = approval_of(perdure, "user-2")
     perdure("approvals", "reject", approval_id, "--note", "it ran", code=0)
-    assert "rejected, not run yet" not in (shown := perdure("show", "user-2", code=0).out)
+    assert "rejected, no result yet" not in (shown := perdure("show", "user-2", code=0).out)
     assert "IN DOUBT" in shown
     assert perdure.json("resume", "cli_world:agent", "user-2")["turn"]["finish_reason"] == "stop"
 

@@ -88,6 +88,8 @@ def test_a_store_that_is_not_there_is_not_made(perdure: Perdure, url: str) -> No
         ["ls", "--store", f"redis://:{SECRET}@127.0.0.1:1/x"],
         ["ls", "--store", f"sqlite:a.db?key={SECRET}"],
         ["ls", "--store", f"redis+sentinel://h/m?sentinel_password={SECRET}&timeout=x"],
+        ["ls", "--store", f"redis:{SECRET}@127.0.0.1"],
+        ["ls", f"redis:{SECRET}@host"],
         ["ls", f"redis://me:{SECRET}@host"],
         ["doctor", "a:b", f"redis://{SECRET}@host"],
         ["ls", f"--stroe=redis://me:{SECRET}@host"],
@@ -111,6 +113,9 @@ def test_wrong_use_is_told_as_json_too(perdure: Perdure) -> None:
     assert "--limit" in error["message"]
     assert error["hint"] == "Try 'perdure ls --help'."
     assert perdure("approvals", "show", "--json", code=2).error["hint"] == "Try 'perdure approvals show --help'."
+    before = "No such option: --codec. It goes before the command: perdure --codec MODULE:OBJECT ls"
+    assert before in perdure("ls", "--codec", "a:b", "--json", code=2).error["message"]
+    assert "goes before the command" in perdure("ls", "--codec", "a:b", code=2, COLUMNS="200").err
     assert "Did you mean 'approvals'?" in perdure("aprovals", code=2).err
     assert perdure("ls", "--", "--json", code=2).out == ""
 

@@ -152,6 +152,10 @@ def test_import_finds_out_the_format(perdure: Perdure, tmp_path: Path) -> None:
     assert "line 2 (byte 30) is not JSON" in ran.err
     ran = perdure("import", "bad.jsonl", "--session", "bad", "--recover", "--store", "sqlite:b.db", code=1)
     assert "line 2 (byte 30)" in ran.out
+    (tmp_path / "empty").touch()
+    ran = perdure("import", "empty", "--store", "sqlite:c.db", code=2)
+    assert "the file is empty, and so does not tell its format. Give --format, or another file." in ran.err
+    assert not (tmp_path / "c.db").exists()
     assert "No such file" in perdure("import", "none.jsonl", "--store", "sqlite:b.db", code=2).err
 
 

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import AgentStore
+from perdure import Agent, AgentStore, ToolCall, tool
 from perdure.cli.conversations import read_conversation
 from perdure.cli.delete import _left
 from perdure.cli.output import safe, safe_line
 from perdure.cli.transcripts import compact, record_lines
+from perdure.cli.turns import turn_lines
+from perdure.models import FunctionModel, ModelRequest, ModelResponse
 
 TEXT = st.text(st.characters(codec=None), max_size=12) | st.sampled_from(
     ["\x1b[2J", "\u202e", "\x9b1m", "a\nb\tc", "{role}"]
@@ -77,3 +79,23 @@ async def test_what_a_deletion_leaves_is_found(store: AgentStore) -> None:
     await store.sessions.delete("s")
     await store.sessions.delete("x--kept")
     assert await _left(store, before, ["x--kept"]) == []
+
+
+@pytest.mark.anyio
+async def test_an_idempotent_call_that_has_begun_is_not_said_to_have_not_run(store: AgentStore) -> None:
+    shown: list[str] = []
+
+    @tool(idempotent=True)
+    async def look() -> str:
+        found = await store.checkpoints.load("s")
+        assert found is not None
+        shown.extend(line for line, _ in turn_lines(found, []))
+        return "seen"
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        if request.messages[-1].role == "tool":
+            return ModelResponse(text="done")
+        return ModelResponse(tool_calls=[ToolCall("c1", "look", {})])
+
+    await Agent(model=FunctionModel(answer), tools=[look], store=store).session("s").send("look")
+    assert [line for line in shown if "look {}" in line] == ["    -> look {}  (c1): no result yet"]

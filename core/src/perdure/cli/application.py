@@ -170,6 +170,8 @@ def _told(command: str, arguments: Sequence[str]) -> Iterator[None]:
         yield
     except USAGE_ERROR as error:
         error.message = without_secrets(error.message, arguments)
+        if getattr(error, "option_name", "") == "--codec":
+            error.message += f". It goes before the command: perdure --codec MODULE:OBJECT {command}"
         if not _wants_json(arguments):
             raise
         hint = f"perdure {command} --help".replace("  ", " ")

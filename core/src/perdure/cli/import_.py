@@ -59,6 +59,10 @@ async def _import(
     url: str | None, file: IO[bytes], form: str, session: str | None, scope: str | None, *, strict: bool
 ) -> ImportReport:
     first = file.readline()
+    if form == "auto" and not first:
+        raise CommandError(
+            "the file is empty, and so does not tell its format", "Give --format, or another file.", ExitCode.CANNOT
+        )
     kind = _looks_like(first) if form == "auto" else form
     if kind == "perdure" and (session is not None or scope is not None):
         problem = "an export of perdure names its sessions and their scopes"

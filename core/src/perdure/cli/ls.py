@@ -47,7 +47,7 @@ def ls(
         sessions = [session_facts(item) for item in found.items]
         print_json("ls", {"sessions": sessions, "damaged": found.damaged, "cursor": found.cursor}, code=code)
     else:
-        _print(found)
+        _print(found, limit=limit)
     raise typer.Exit(code)
 
 
@@ -108,7 +108,7 @@ def session_facts(session: SessionInfo | Transcript) -> dict[str, Any]:
     }
 
 
-def _print(found: Found[SessionInfo] | Found[Transcript]) -> None:
+def _print(found: Found[SessionInfo] | Found[Transcript], *, limit: int) -> None:
     if found.items:
         print_table(
             ("session", "records", "updated", "scope", "state"),
@@ -117,7 +117,7 @@ def _print(found: Found[SessionInfo] | Found[Transcript]) -> None:
                 for item in found.items
             ),
         )
-    elif not found.damaged:
+    elif not found.damaged and limit:  # a limit of 0 tells nothing of what there is
         say("No sessions.")
     for problem in found.damaged:
         warn(problem)

@@ -121,5 +121,5 @@ def _stands(call: CallState, decided: Mapping[str, str]) -> str:
         return questions
     known = [decided[question] for question in asked] + [str(one.get("status")) for one in call.decisions.values()]
     if known:
-        return safe_line(f"{known[0]}, not run yet")
-    return "needs an approval" if call.gated else "not run yet"
+        return safe_line(f"{known[0]}, no result yet")
+    return "needs an approval" if call.gated else "no result yet"  # an idempotent one may have been started
