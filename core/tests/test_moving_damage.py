@@ -8,10 +8,12 @@ import pytest
 from core.tests.moving_world import CALLS, agent
 
 from perdure import AgentStore, open_store
+from perdure.contracts.approvals import Approval
 from perdure.interchange import export_conversations, import_conversations
 from perdure.journal.contract import Append, Head, Key, Part
 from perdure.journal.stores import JournalSessions
 from perdure.moving import copy_conversations
+from perdure.moving.walking import approvals
 
 pytestmark = pytest.mark.anyio
 
@@ -71,3 +73,15 @@ async def test_a_damaged_approval_of_which_no_conversation_knows_is_named() -> N
         report = await copy_conversations(source, target)
         assert (report.copied, list(report.not_copied)) == (2, [approval_id])
         assert list((await export_conversations(source, io.BytesIO())).not_exported) == [approval_id]
+
+
+async def test_a_damaged_approval_on_a_later_page_hides_none() -> None:
+    async with open_store("memory:") as source:
+        names = [f"s{n:03}.turn-1.s0.c0" for n in range(150)]
+        for name in reversed(names):  # a listing is in the order of creation, and a walk in that of the ids
+            session = name[:4]
+            await source.approvals.create(
+                Approval(name, f"{session}.turn-1", "c", "pay", {}, source.clock.now(), session_id=session)
+            )
+        await _damage(source, Part.APPROVALS, names[20])
+        assert sorted([name async for name, _ in approvals(source)]) == names
