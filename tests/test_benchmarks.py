@@ -27,6 +27,7 @@ def test_unit_costs_are_measured(tmp_path: Path) -> None:
     assert all(costs["bytes a conversation"] > 4_000 and costs["turn"][0] > 0 for costs in found.values())
 
 
+@pytest.mark.soak
 def test_a_question_gives_results_and_a_table(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "benchmarks", "--quick", "--out", str(tmp_path), "imports"]
     ran = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True, cwd=ROOT)

@@ -13,7 +13,8 @@ from plugins.redis.tests.servers import VALKEY, shared
 COMMAND = (sys.executable, "-P", "-c", "from perdure.cli import main; main()", "demo")
 
 
-@pytest.mark.parametrize("scheme", [pytest.param("file", marks=pytest.mark.soak), "redis"])
+@pytest.mark.soak
+@pytest.mark.parametrize("scheme", ["file", "redis"])
 def test_the_demo_runs_on_a_store_of_ones_own(scheme: str, tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'stores'}" if scheme == "file" else shared(VALKEY).url
     ran = subprocess.run(

@@ -75,7 +75,7 @@ def plugin(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path)}
 
 
-@pytest.mark.parametrize("law", [DIRECTED, DRAWN])
+@pytest.mark.parametrize("law", [DIRECTED, pytest.param(DRAWN, marks=pytest.mark.soak)])
 def test_a_generated_test_fails_on_the_broken_store_and_passes_on_the_right_one(
     law: str, tmp_path: Path, plugin: dict[str, str]
 ) -> None:

@@ -263,7 +263,6 @@ CHOSEN = (
     "resume, delete by force",
     "send to wait, delete by force",
     "clear, resume",
-    "prune, send",
 )
 SOAK_RUNS = 1500
 
