@@ -148,7 +148,7 @@ def journal(run: Runner, request: pytest.FixtureRequest) -> Iterator[RedisJourna
     run(client.aclose())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(script=st.lists(writes, max_size=12), data=st.data())
 def test_the_journal_is_the_model(
     run: Runner, journal: RedisJournal, script: list[list[Operation]], data: st.DataObject
