@@ -28,6 +28,7 @@ from perdure.errors import (
 from perdure.runtime.agent import Agent, kind_of
 from perdure.runtime.compaction_policy import check_compaction
 from perdure.runtime.limits import check_limits
+from perdure.runtime.pending import is_kept
 from perdure.runtime.sweeps import SweepReport, backoff, log
 from perdure.runtime.taking import Taker
 
@@ -222,7 +223,7 @@ class Worker:
                 status=status, agent=agent, order=order, cursor=cursor, limit=limit
             )
             for info in random.sample(page.items, len(page.items)):  # workers that begin at once are soon apart
-                if info.key not in sweep.seen and not _is_kept(info):
+                if info.key not in sweep.seen and not is_kept(info):
                     sweep.seen.add(info.key)
                     await self._consider(info, sweep)
             cursor = page.cursor
@@ -271,11 +272,6 @@ class Worker:
                 raise
             self._taker.fail(report, info.key, info.head.run_id, error)
             return True
-
-
-def _is_kept(info: CheckpointInfo) -> bool:
-    """Whether it is a run without a session that has ended: its journal keeps its result."""
-    return info.head.status == FINISHED and info.head.session_id is None
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
