@@ -305,7 +305,7 @@ def test_what_somebody_runs_right_now_is_shown_and_not_taken(perdure: Perdure) -
         turn = asyncio.create_task(cli_world.say(url, "user-1", "hang"))
         loop = asyncio.get_running_loop()
         here = f"process {os.getpid()} on {socket.gethostname()}"
-        while "hang" not in (shown := (await loop.run_in_executor(None, perdure, "show", "user-1")).out):
+        while "IN DOUBT" not in (shown := (await loop.run_in_executor(None, perdure, "show", "user-1")).out):
             pass
         assert f"in-progress: {here} runs it" in shown
         assert "-> hang {}  (c1): IN DOUBT: started 1x, no result" in shown
