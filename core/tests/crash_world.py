@@ -32,7 +32,7 @@ from perdure.errors import (
 )
 from perdure.journal.stores import journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure.ownership import Process
+from perdure.ownership.leases import Process
 from perdure.runtime.results import TurnResult
 from perdure.runtime.turn_state import CallState, TurnState
 from perdure_conformance.interception import Call, Died, InterceptedJournal, Interception

@@ -10,7 +10,7 @@ from typing import Any
 from perdure import AgentStore, Lease
 from perdure.clock import Clock
 from perdure.journal.stores import JournalSessions, journal_stores
-from perdure.ownership import Process, this_process
+from perdure.ownership.leases import Process, this_process
 from perdure_conformance.interception import Died, InterceptedJournal, Interception, at
 
 _pids = itertools.count(6_000_000)  # no system has pids that high: such a process is certainly dead

@@ -150,7 +150,7 @@ def test_what_belongs_to_an_object_is_the_same_object(store: blocking.AgentStore
     assert isinstance(session, blocking.Session)
     assert isinstance(agent.approvals, blocking.AgentApprovals)
     assert "sessions" in store
-    assert "ownership" not in store
+    assert "ownership.leases" not in store
     assert repr(agent).startswith("<perdure.blocking.Agent of <perdure.runtime.agent.Agent object")
 
 

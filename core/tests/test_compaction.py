@@ -40,8 +40,8 @@ from perdure.errors import (
     SummaryError,
     UnsupportedOperationError,
 )
-from perdure.listening import Channel
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
+from perdure.observers.listening import Channel
 from perdure.runtime.compaction import CompactionResult, Compactor
 from perdure.runtime.compaction_policy import Compaction, CompactionOptions
 from perdure.runtime.transcript import TranscriptView

@@ -24,7 +24,7 @@ from perdure.errors import (
     SummaryError,
 )
 from perdure.events import CompactionDone, CompactionStarted
-from perdure.listening import Channel
+from perdure.observers.listening import Channel
 from perdure.runtime.compaction import Compactor, compact_if_due
 from perdure.runtime.compaction_policy import Compaction, CompactionOptions, due
 from perdure_conformance.interception import at

@@ -12,7 +12,7 @@ import pytest
 from perdure import errors
 from perdure.contracts.approvals import Approval, Decision
 from perdure.errors import PerdureError
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 
 AT = datetime(2031, 3, 14, tzinfo=UTC)
 APPROVAL = Approval(

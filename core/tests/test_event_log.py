@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import pytest
 
 from perdure import Agent, AgentStore, ToolCall, tool
-from perdure.event_log import log_event
 from perdure.events import CompactionDone, CompactionStarted, ContextCleared, RunDone, RunFailed, RunStarted
 from perdure.models import FunctionModel, ModelRequest, ScriptedModel
+from perdure.observers.event_log import log_event
 from perdure_conformance.manual_clock import START
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,7 @@ from perdure.errors import (
     StoreUnavailableError,
 )
 from perdure.models import ScriptedModel
-from perdure.ownership import Process
+from perdure.ownership.leases import Process
 from perdure_conformance.interception import Call, Died, Interception, at
 from perdure_conformance.manual_clock import TICK, ManualClock
 

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from perdure import listening
 from perdure.events import InputQueued, RunEvent, RunStarted
-from perdure.listening import Channel, Channels
+from perdure.observers import listening
+from perdure.observers.listening import Channel, Channels
 from perdure_conformance.manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,9 @@ from perdure import Agent, AgentStore, observers, open_store
 from perdure.backend import InvalidArgumentError, hookimpl
 from perdure.clock import SYSTEM_CLOCK
 from perdure.events import RunStarted
-from perdure.listening import Channel
 from perdure.models import ScriptedModel
 from perdure.observers import Observers, observe
+from perdure.observers.listening import Channel
 
 pytestmark = pytest.mark.anyio
 

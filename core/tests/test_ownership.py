@@ -16,9 +16,9 @@ from core.tests.processes import another, dead, elsewhere
 from perdure import AgentStore, Lease
 from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
-from perdure.owned_journal import OwnedJournal
-from perdure.ownership import Line, Ownership, OwnershipLostError, Process, this_process
-from perdure.uninterrupted import uninterrupted
+from perdure.ownership.leases import Line, Ownership, OwnershipLostError, Process, this_process
+from perdure.ownership.owned_journal import OwnedJournal
+from perdure.ownership.uninterrupted import uninterrupted
 from perdure_conformance.interception import Call, Interception, at
 from perdure_conformance.manual_clock import ManualClock
 
@@ -42,7 +42,7 @@ def test_an_owner_of_this_process_is_alive_as_long_as_a_task_holds_it() -> None:
 
 def test_a_child_that_ended_is_known_to_be_dead_and_one_that_runs_is_not() -> None:
     here = this_process()
-    say = "from perdure.ownership import this_process; print(this_process().new_owner(), flush=True); input()"
+    say = "from perdure.ownership.leases import this_process; print(this_process().new_owner(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", say], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:

@@ -25,7 +25,7 @@ from perdure.backend import Head, Journal, Key, Part, Replace, journal_stores
 from perdure.cli.codecs import load_codec
 from perdure.cli.output import CommandError
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, WrongKeyError
-from perdure.ownership import Process
+from perdure.ownership.leases import Process
 from perdure_conformance.interception import Died, InterceptedJournal, Interception, at
 from perdure_conformance.manual_clock import ManualClock
 from perdure_memory.journal import MemoryJournal

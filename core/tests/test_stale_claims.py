@@ -12,7 +12,7 @@ from core.tests.session_world import CALLS, FIRST, World, awaiting, finished, in
 from perdure import AgentStore
 from perdure.conversation import Claim, settle
 from perdure.errors import SessionBusyError, SessionConflictError
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio

@@ -20,8 +20,8 @@ from perdure.errors import (
     StreamError,
 )
 from perdure.events import RunDone, RunEvent, RunFailed
-from perdure.listening import Channels
 from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel, TextDelta
+from perdure.observers.listening import Channels
 from perdure.runtime.runner import Runner
 from perdure.runtime.stream import RunStream
 from perdure_conformance.interception import Call, Died, Interception, at

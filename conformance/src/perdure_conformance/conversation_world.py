@@ -18,7 +18,7 @@ from perdure.errors import (
     ToolOutcomeUnknownError,
 )
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure.ownership import Process
+from perdure.ownership.leases import Process
 from perdure.runtime.tools import InDoubt
 from perdure_conformance.interception import Died, InterceptedJournal, Interception, at
 from perdure_conformance.manual_clock import ManualClock

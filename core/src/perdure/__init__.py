@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.ids import safe_id
     from perdure.opening import open_store
-    from perdure.ownership import Lease
+    from perdure.ownership.leases import Lease
     from perdure.prune import PruneReport
     from perdure.runtime.agent import Agent
     from perdure.runtime.compaction import CompactionResult
@@ -31,7 +31,7 @@ _PLACES = {
     "AgentStore": "bundle",
     "Compaction": "runtime.compaction_policy",
     "CompactionResult": "runtime.compaction",
-    "Lease": "ownership",
+    "Lease": "ownership.leases",
     "Limits": "runtime.limits",
     "Message": "runtime.messages",
     "PendingTurn": "runtime.results",

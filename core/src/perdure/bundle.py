@@ -21,10 +21,10 @@ from perdure.errors import (
     UnsupportedOperationError,
     VersionConflictError,
 )
-from perdure.event_log import log_event
 from perdure.journal.stores import JournalCheckpoints, JournalSessions
-from perdure.listening import Channels
-from perdure.ownership import Lease, Ownership, Process
+from perdure.observers.event_log import log_event
+from perdure.observers.listening import Channels
+from perdure.ownership.leases import Lease, Ownership, Process
 from perdure.prune import prune
 
 if TYPE_CHECKING:

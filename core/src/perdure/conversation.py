@@ -25,8 +25,8 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.half_copies import COPYING, is_half_copied
-from perdure.owned_journal import OwnedJournal
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.owned_journal import OwnedJournal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

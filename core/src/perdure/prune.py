@@ -13,7 +13,7 @@ from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
 from perdure.half_copies import is_half_copied
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -11,7 +11,7 @@ import pytest
 from perdure import conversation
 from perdure.contracts.checkpoints import AWAITING_APPROVAL
 from perdure.conversation import Claim, idle_head
-from perdure.ownership import Ownership
+from perdure.ownership.leases import Ownership
 from perdure.prune import _Pruning
 from perdure.runtime.calls import Calls
 from perdure.runtime.commit import Commit
@@ -112,7 +112,7 @@ def waiting_turn_is_not_marked(patch: Patch) -> None:
         if status != AWAITING_APPROVAL:
             changes["status"] = status
 
-    patch.setattr("perdure.owned_journal.OwnedJournal.give_up", given_up)
+    patch.setattr("perdure.ownership.owned_journal.OwnedJournal.give_up", given_up)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from perdure import Agent, Message, Session
 from perdure.backend import Part as JournalPart
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure.ownership import Process
+from perdure.ownership.leases import Process
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import equal, holds
 from perdure_conformance.conversation_world import LAPSE

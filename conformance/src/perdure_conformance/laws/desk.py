@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perdure import Agent, Message, Session, Tool, ToolCall, ToolContext, TurnResult, tool
 from perdure.errors import OutcomeUnknownError, StoreUnavailableError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure.ownership import Process
+from perdure.ownership.leases import Process
 from perdure.runtime.turn_state import TurnState
 from perdure_conformance.checks import broken, equal
 from perdure_conformance.conversation_world import LAPSE

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
-from perdure.ownership import Process
+from perdure.ownership.leases import Process
 from perdure_conformance.checks import NotClaimedError
 from perdure_conformance.interception import InterceptedJournal, Interception
 from perdure_conformance.laws.stopping import stopped

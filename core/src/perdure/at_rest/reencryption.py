@@ -24,7 +24,7 @@ from perdure.errors import (
 )
 from perdure.journal.contract import Append, Key, Operation, Part, Replace
 from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

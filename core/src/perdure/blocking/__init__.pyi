@@ -21,7 +21,7 @@ from perdure.contracts.sessions import SessionAppend, SessionInfo, Transcript
 from perdure.contracts.sessions import SessionStore as AsyncSessionStore
 from perdure.events import RunEvent
 from perdure.models import Model
-from perdure.ownership import Lease, Process
+from perdure.ownership.leases import Lease, Ownership, Process
 from perdure.prune import PruneReport
 from perdure.runtime.agent import OnChange
 from perdure.runtime.compaction import CompactionResult
@@ -57,6 +57,8 @@ class AgentStore:
     def approvals(self) -> ApprovalStore: ...
     @property
     def clock(self) -> Clock: ...
+    @property
+    def ownership(self) -> Ownership: ...
     def __init__(
         self,
         *,

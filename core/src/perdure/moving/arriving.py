@@ -12,8 +12,8 @@ from perdure.errors import PerdureError, StoreError
 from perdure.half_copies import COPYING, Making, begun
 from perdure.moving.comparing import approval_facts, first_difference, record_facts, session_facts
 from perdure.moving.plans import Plan, plan
-from perdure.owned_journal import OwnedJournal
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.owned_journal import OwnedJournal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -18,7 +18,7 @@ from perdure.half_copies import COPYING
 from perdure.moving.arriving import Arrival, DifferentError
 from perdure.moving.comparing import approval_facts, difference, first_difference
 from perdure.moving.snapshots import read_unclaimed
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,7 +32,7 @@ from perdure.moving.comparing import difference
 from perdure.moving.reports import CopyReport
 from perdure.moving.snapshots import has_stayed, read_snapshot, read_unclaimed
 from perdure.moving.walking import approvals, count, keys
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure.paging import walk
 
 if TYPE_CHECKING:

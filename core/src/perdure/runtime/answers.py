@@ -15,7 +15,7 @@ from perdure.runtime.turn_state import entry, largest_record
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
-    from perdure.owned_journal import OwnedJournal
+    from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.tools import Tool
     from perdure.runtime.turn_state import CallState
 

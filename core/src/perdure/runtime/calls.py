@@ -20,7 +20,7 @@ from perdure.errors import (
     ToolOutcomeUnknownError,
 )
 from perdure.events import ToolStarted
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure.place import enter_call
 from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, misfit, unknown
 from perdure.runtime.messages import stamp
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
-    from perdure.owned_journal import OwnedJournal
+    from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.agent import Agent
     from perdure.runtime.telling import Teller
     from perdure.runtime.tools import Tool

@@ -9,11 +9,11 @@ from perdure.contracts.checkpoints import FINISHED, IDLE
 from perdure.conversation import Claim
 from perdure.errors import SessionConflictError, VersionConflictError
 from perdure.events import ContextCleared
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.departure import tell_dropped
 
 if TYPE_CHECKING:
-    from perdure.listening import Channel
+    from perdure.observers.listening import Channel
     from perdure.runtime.pending import PendingTurns
     from perdure.runtime.transcript import TranscriptView
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import CheckpointHead
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
-    from perdure.owned_journal import OwnedJournal
+    from perdure.ownership.owned_journal import OwnedJournal
 
 
 class Commit:

@@ -30,7 +30,7 @@ from perdure.errors import (
 )
 from perdure.events import CompactionDone, CompactionStarted
 from perdure.models import ModelRequest
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.archiving import ArchiveWriter
 from perdure.runtime.asking import ask
 from perdure.runtime.compacted import Compacted, Split, compacted, split
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.sessions import Transcript
-    from perdure.listening import Channel
+    from perdure.observers.listening import Channel
     from perdure.runtime.agent import Agent
     from perdure.runtime.compaction_policy import Compaction, CompactionOptions, Summarize
     from perdure.runtime.pending import PendingTurns

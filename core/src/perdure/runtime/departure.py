@@ -17,7 +17,7 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.events import RunDone
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.messages import Usage
 from perdure.runtime.results import TurnResult, result_of
 from perdure.runtime.turn import ABORTED
@@ -26,8 +26,8 @@ from perdure.runtime.turn_state import kept_result
 if TYPE_CHECKING:
     from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint
-    from perdure.listening import Channel
-    from perdure.owned_journal import OwnedJournal
+    from perdure.observers.listening import Channel
+    from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.turn_state import TurnState
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
-    from perdure.listening import Channel
+    from perdure.observers.listening import Channel
     from perdure.runtime.agent import Agent
     from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.limits import Limits

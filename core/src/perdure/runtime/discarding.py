@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from perdure.contracts.checkpoints import FINISHED
 from perdure.conversation import Claim
 from perdure.errors import OutcomeUnknownError, PerdureError, VersionConflictError
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.departure import tell_dropped
 
 if TYPE_CHECKING:
-    from perdure.listening import Channel
+    from perdure.observers.listening import Channel
     from perdure.runtime.pending import PendingTurns
 
 

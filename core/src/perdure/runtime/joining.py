@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.messages import stamp
 from perdure.runtime.results import TurnResult
 from perdure.runtime.turn import ABORTED, AWAITING

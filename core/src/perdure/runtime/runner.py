@@ -18,8 +18,9 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.events import RunDone, RunFailed, RunResumed, RunStarted
-from perdure.owned_journal import OwnedJournal
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.owned_journal import OwnedJournal
+from perdure.ownership.uninterrupted import uninterrupted
 from perdure.place import running
 from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
@@ -30,7 +31,6 @@ from perdure.runtime.results import TurnResult
 from perdure.runtime.telling import Teller
 from perdure.runtime.turn import ABORTED, AWAITING, STOP, Turn
 from perdure.runtime.turn_state import TurnState, entry
-from perdure.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

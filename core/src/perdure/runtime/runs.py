@@ -11,8 +11,8 @@ from perdure.contracts.ids import check_session_id, conversation_of
 from perdure.contracts.records import decode_records, encode_object, encode_records
 from perdure.conversation import Claim, undecided
 from perdure.errors import OutcomeUnknownError, VersionConflictError
-from perdure.owned_journal import OwnedJournal
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.owned_journal import OwnedJournal
 from perdure.runtime.departure import tell_dropped
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.messages import as_messages, stamp

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from perdure.events import RunEvent
-    from perdure.listening import Channel, Channels
+    from perdure.observers.listening import Channel, Channels
     from perdure.runtime.inputs import Call
     from perdure.runtime.results import TurnResult
     from perdure.runtime.turns import Turns

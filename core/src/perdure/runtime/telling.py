@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from perdure.contracts.approvals import Approval
     from perdure.contracts.records import Record
-    from perdure.listening import Channel
+    from perdure.observers.listening import Channel
     from perdure.runtime.turn_state import TurnState
 
 E = TypeVar("E", bound=Event)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.models import ModelResponse, TextDelta
-    from perdure.owned_journal import OwnedJournal
+    from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.agent import Agent
     from perdure.runtime.limits import Limits, Spent
     from perdure.runtime.telling import Teller

@@ -19,8 +19,8 @@ from perdure.errors import (
     TurnFailedError,
     VersionConflictError,
 )
-from perdure.owned_journal import OwnedJournal
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.owned_journal import OwnedJournal
 from perdure.runtime.compaction import compact_if_due
 from perdure.runtime.inputs import Call
 from perdure.runtime.limits import Spent

@@ -24,7 +24,7 @@ from perdure.cli.demo.tools import REQUEST, Shop, make_agent
 from perdure.errors import SessionBusyError
 from perdure.models import ScriptedModel
 from perdure.opening import open_store
-from perdure.ownership import Lease
+from perdure.ownership.leases import Lease
 from perdure.runtime.agent import Agent
 from perdure.runtime.tools import ToolContext
 

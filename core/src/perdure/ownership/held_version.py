@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import OutcomeUnknownError, StoreUnavailableError, VersionConflictError
-from perdure.ownership import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from perdure.contracts.checkpoints import CheckpointHead, CheckpointStore
     from perdure.contracts.records import Record
-    from perdure.ownership import Ownership
+    from perdure.ownership.leases import Ownership
 
 Made: TypeAlias = "tuple[Callable[[], Awaitable[object]], CheckpointHead]"
 """A write at the version held, and the head that it sets, by which one that landed is known."""

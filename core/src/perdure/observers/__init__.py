@@ -30,7 +30,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.events import StoreCalled
-from perdure.observer_plugins import Observer, installed
+from perdure.observers.plugins import Observer, installed
 
 if TYPE_CHECKING:
     from perdure.events import ObservedEvent

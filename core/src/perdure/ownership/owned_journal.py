@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.contracts.store import draw_version
 from perdure.errors import OutcomeUnknownError, StoreError, VersionConflictError
-from perdure.held_version import HeldVersion, renewed
-from perdure.ownership import OwnershipLostError
-from perdure.uninterrupted import uninterrupted
+from perdure.ownership.held_version import HeldVersion, renewed
+from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, CheckpointInfo, CheckpointStore
     from perdure.contracts.records import Record
-    from perdure.held_version import Made
-    from perdure.ownership import Ownership
+    from perdure.ownership.held_version import Made
+    from perdure.ownership.leases import Ownership
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Who owns a conversation: claims and leases, the journal of an owner, and the version it holds."""
