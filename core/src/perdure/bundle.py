@@ -22,7 +22,7 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.journal.stores import JournalCheckpoints, JournalSessions
-from perdure.observers.event_log import log_event
+from perdure.observers.event_log import is_logged, log_event
 from perdure.observers.listening import Channels
 from perdure.ownership.leases import Lease, Ownership, Process
 from perdure.prune import prune
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import CheckpointStore
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore
-    from perdure.events import RunEvent
+    from perdure.events import Event, RunEvent
     from perdure.prune import PruneReport
 
 
@@ -96,7 +96,7 @@ class AgentStore:
         self.approvals: ApprovalStore = AbsentApprovals() if approvals is None else approvals
         self.clock: Clock = SYSTEM_CLOCK if clock is None else clock
         self.ownership = Ownership(self.clock, process, lease)
-        self.channels = Channels(_sent)
+        self.channels = Channels(_sent, _is_observed)
         self._closing = closing
         if clock is not None:
             for part in (self.sessions, self.checkpoints, self.approvals):
@@ -264,6 +264,11 @@ class AgentStore:
             prune-under-a-clock-that-went-back-removes-nothing
         """
         return await prune(self, older_than=older_than, dry_run=dry_run)
+
+
+def _is_observed(kind: type[Event]) -> bool:
+    """Whether the log or an observer wants events of a kind."""
+    return observers.wanted() or is_logged(kind)
 
 
 def _sent(event: RunEvent) -> None:

@@ -248,6 +248,11 @@ def unregister(plugin: object) -> None:
     _observers.unregister(plugin)
 
 
+def wanted() -> bool:
+    """Return whether there may be an observer: if not, an event for observers alone need not be made."""
+    return _observers.wanted
+
+
 def observe(event: ObservedEvent) -> None:
     """Tell every observer of an event; returns at once, and does nothing where there is no observer."""
     if _observers.wanted:

@@ -24,7 +24,7 @@ from perdure.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.events import RunEvent
+    from perdure.events import Event, RunEvent
 
 _log = logging.getLogger("perdure.runs")
 
@@ -79,6 +79,12 @@ _FACTS: Final[dict[type, tuple[str, Callable[[Any], dict[str, Any]]]]] = {
     RunDone: ("run done", _done),
     RunFailed: ("run failed", _failed),
 }
+
+
+def is_logged(kind: type[Event]) -> bool:
+    """Whether the logger wants the record of some event of a kind."""
+    level = logging.WARNING if kind in (RunFailed, CompactionDone) else logging.INFO
+    return kind in _FACTS and _log.isEnabledFor(level)
 
 
 def log_event(event: RunEvent) -> None:

@@ -34,6 +34,11 @@ _LOST: Final = "a listener raised; the event is lost to it"
 _RAISED: Final = (Exception, asyncio.CancelledError)
 """What a listener may raise of its own, and never holds a turn up with: also a cancellation of what it waited for."""
 
+
+def _always(_: type[Event]) -> bool:
+    return True
+
+
 _hearing: ContextVar[Listener | None] = ContextVar("perdure_hearing", default=None)
 
 
@@ -115,12 +120,42 @@ class Listener:
 class Channel:
     """The events of one conversation in this process, in their order."""
 
-    def __init__(self, session_id: str | None, clock: Clock, observe: Callable[[RunEvent], None]) -> None:
+    def __init__(
+        self,
+        session_id: str | None,
+        clock: Clock,
+        observe: Callable[[RunEvent], None],
+        is_observed: Callable[[type[Event]], bool] = _always,
+    ) -> None:
+        """Open the channel of a session, or of a run without one.
+
+        Args:
+            session_id: The session; `None`: none.
+            clock: What events are dated by.
+            observe: Takes each event that was sent.
+            is_observed: Whether it wants events of a kind.
+        """
         self._session_id = session_id
         self._clock = clock
         self._observe = observe
+        self._is_observed = is_observed
         self._seq = 0
         self._listeners: list[Listener] = []
+
+    def tell(
+        self,
+        kind: type[Event],
+        run_id: str | None,
+        sink: Callable[[Any], object] | None = None,
+        *,
+        resumed: bool = False,
+        **facts: Any,
+    ) -> None:
+        """Send an event as `emit` does; where nobody hears it, it is only counted."""
+        if sink is None and not self._listeners and not self._is_observed(kind):
+            self._seq += 1
+        else:
+            self.emit(kind, run_id, sink, resumed=resumed, **facts)
 
     def emit(
         self,
@@ -172,14 +207,17 @@ class Channels:
         background: Turns that go on without anybody who waits for them; closing the bundle ends them as a crash would.
     """
 
-    def __init__(self, observe: Callable[[RunEvent], None]) -> None:
+    def __init__(
+        self, observe: Callable[[RunEvent], None], is_observed: Callable[[type[Event]], bool] = _always
+    ) -> None:
         self._observe = observe
+        self._is_observed = is_observed
         self._channels: WeakValueDictionary[str, Channel] = WeakValueDictionary()
         self.background: set[asyncio.Task[Any]] = set()
 
     def of(self, key: str, session_id: str | None, clock: Clock) -> Channel:
         """Return the channel of a conversation."""
-        return self._channels.setdefault(key, Channel(session_id, clock, self._observe))
+        return self._channels.setdefault(key, Channel(session_id, clock, self._observe, self._is_observed))
 
     def detach(self, task: asyncio.Task[Any]) -> None:
         """Keep a task that nobody waits for, and log what it raises."""

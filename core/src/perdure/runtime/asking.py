@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.events import ModelCalled
 from perdure.models import respond
-from perdure.observers import observe
+from perdure.observers import observe, wanted
 from perdure.runtime.messages import Usage
 
 if TYPE_CHECKING:
@@ -41,14 +41,15 @@ async def ask(
     else:
         return response
     finally:
-        observe(
-            ModelCalled(
-                model=model.name,
-                provider=getattr(model, "provider", None),
-                duration=timedelta(seconds=clock.monotonic() - started),
-                first_text=first,
-                outcome=outcome,
-                usage=usage,
-                at=clock.now(),
+        if wanted():
+            observe(
+                ModelCalled(
+                    model=model.name,
+                    provider=getattr(model, "provider", None),
+                    duration=timedelta(seconds=clock.monotonic() - started),
+                    first_text=first,
+                    outcome=outcome,
+                    usage=usage,
+                    at=clock.now(),
+                )
             )
-        )

@@ -45,8 +45,12 @@ class Teller:
     resumed: bool = False
     requests: dict[str, Approval] = field(default_factory=dict)
 
-    def tell(self, kind: type[E], **facts: Any) -> E:
-        """Send an event of this turn."""
+    def tell(self, kind: type[Event], **facts: Any) -> None:
+        """Send an event of this turn, if anybody hears it."""
+        self.channel.tell(kind, self.state.run_id, self.sink, resumed=self.resumed, **facts)
+
+    def send(self, kind: type[E], **facts: Any) -> E:
+        """Send an event of this turn, and return it."""
         return self.channel.emit(kind, self.state.run_id, self.sink, resumed=self.resumed, **facts)
 
     def written(self, entries: Sequence[Record]) -> None:
