@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from perdure.runtime.turn_state import CallState
 
 
+REST: Final = 4096
+"""More bytes than any entry or record with a message has beside that message."""
+
+LONGEST: Final = 12
+"""The most bytes that one character takes in JSON: a surrogate pair in ASCII."""
+
 UNSTORABLE_NOTE: Final = "(too large to be stored)"
 UNSTORABLE_EDIT: Final = "not run: it was approved with other arguments, which are too large to be stored"
 
@@ -73,6 +79,8 @@ class Answers:
     def told(self, call: ToolCall, step: int, place: int, text: str) -> Record:
         """Return the same of a call that is not recorded yet. A text that cannot be stored whole is cut."""
         said = self._entry(call, step, place, text)
+        if self._is_small(call, text):
+            return said
         while text and not self.fits(said):
             text = text[: len(text) // 2]
             said = self._entry(call, step, place, f"{text} ... (cut: it cannot be stored whole)")
@@ -87,6 +95,8 @@ class Answers:
     def kept(self, call: CallState, text: str, *, is_error: bool) -> Record:
         """Return what a tool said; a result that cannot be stored becomes an error that says that it ran."""
         said = self._entry(call.call, call.step, call.place, text, is_error=is_error)
+        if self._is_small(call.call, text):
+            return said
         where = f"the result of {call.call.name}"
         try:
             encode_object(said, where, self._store.checkpoints.max_record)
@@ -94,6 +104,11 @@ class Answers:
         except (NotJsonError, RecordTooLargeError) as error:
             return self.of(call, f"the tool ran, but what it said cannot be stored: {error}")
         return said
+
+    def _is_small(self, call: ToolCall, text: str) -> bool:
+        """Whether an answer can be stored for certain, by the number of its characters; the others are encoded to see."""
+        limit = min(self._store.checkpoints.max_record, self._store.sessions.max_record)
+        return REST + LONGEST * (len(call.id) + len(text)) <= limit
 
     def fits(self, item: Record) -> bool:
         """Whether an entry, and the message that it may hold, can be stored."""
@@ -107,10 +122,11 @@ class Answers:
 
     def fitting(self, message: Record, where: str) -> bytes:
         """Return a message as bytes, or raise: one that is journaled and cannot be saved would stop the turn for good."""
-        if self._journal.head.session_id is not None:
-            saved = largest_record(self._run_id, self._now(), message)
-            encode_object(saved, where, self._store.sessions.max_record)
-        return encode_object(message, where, self._store.checkpoints.max_record)
+        data = encode_object(message, where, self._store.checkpoints.max_record)
+        limit = self._store.sessions.max_record
+        if self._journal.head.session_id is not None and len(data) + REST > limit:
+            encode_object(largest_record(self._run_id, self._now(), message), where, limit)
+        return data
 
     def _entry(self, call: ToolCall, step: int, place: int, text: str, *, is_error: bool = True) -> Record:
         message = Message("tool", text, tool_call_id=call.id, is_error=is_error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from perdure.contracts.records import MAX_RECORD, decode_records, encode_records
+from perdure import codec
 from perdure.runtime.history import is_own
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message, messages_of
@@ -29,7 +29,8 @@ class TranscriptView:
         self.head: Transcript | None = None
         self.records: list[Record] = []
         self.messages: list[Message] = []
-        self.saved: list[Message] = []
+        self._saved: list[Record] = []
+        self._shown: list[Message] = []
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> Transcript | None:
@@ -45,14 +46,21 @@ class TranscriptView:
                 self._take(new)
                 return new
         fresh = await self.sessions.load(self.session_id)
-        self.head, self.records, self.messages, self.saved = None, [], [], []
+        self.head, self.records, self.messages = None, [], []
+        self._forget_saved()
         if fresh is not None:
             self._take(fresh)
         return fresh
 
     def add_saved(self, records: Sequence[Record]) -> None:
         """Show a turn that was saved just now, without reading it again."""
-        self.saved.extend(messages_of(decode_records(encode_records(records, "records", MAX_RECORD), "records")))
+        self._saved.extend(records)
+
+    @property
+    def saved(self) -> Sequence[Message]:
+        """The messages of turns that were saved here since the last reading; made when they are asked for."""
+        self._shown.extend(messages_of(codec.copied(self._saved[len(self._shown) :])))
+        return self._shown
 
     def spent(self, count: int) -> Spent:
         """Return what the conversation had spent in its first `count` records."""
@@ -72,5 +80,8 @@ class TranscriptView:
     def _take(self, part: Transcript) -> None:
         self.records.extend(part.records)
         self.messages.extend(messages_of(part.records))
-        self.saved.clear()
         self.head = part
+        self._forget_saved()
+
+    def _forget_saved(self) -> None:
+        self._saved, self._shown = [], []
