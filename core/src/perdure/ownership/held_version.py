@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.errors import OutcomeUnknownError, StoreUnavailableError, VersionConflictError
 from perdure.ownership.leases import OwnershipLostError
@@ -146,7 +146,9 @@ class HeldVersion:
         return found is not None and found.version == self.number + 1 and found.head == head
 
 
-def renewed(ownership: Ownership, head: CheckpointHead) -> CheckpointHead:
-    """Return a head whose lease runs from now."""
+def renewed(ownership: Ownership, head: CheckpointHead, **changes: Any) -> CheckpointHead:
+    """Return a head whose lease runs from now, and with changes, which may be of the lease, too."""
     length = ownership.lease.length
-    return replace(head, lease=length, lease_expires_at=ownership.clock.now() + length)
+    changes.setdefault("lease", length)
+    changes.setdefault("lease_expires_at", ownership.clock.now() + length)
+    return replace(head, **changes)

@@ -11,7 +11,7 @@ from perdure.contracts.store import draw_version
 from perdure.errors import OutcomeUnknownError, StoreError, VersionConflictError
 from perdure.ownership.held_version import HeldVersion, renewed
 from perdure.ownership.leases import OwnershipLostError
-from perdure.ownership.uninterrupted import uninterrupted
+from perdure.ownership.uninterrupted import ended, uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -93,7 +93,7 @@ class OwnedJournal:
             version = found.version + 1
         elif version is None:
             version = draw_version()
-        full = renewed(ownership, replace(head(version), owner=owner))
+        full = renewed(ownership, head(version), owner=owner)
         owned = cls(ownership, checkpoints, key, version=version - 1, head=full)
         ownership.process.held.add(owner)
         wanted = True
@@ -226,7 +226,7 @@ class OwnedJournal:
             yield
         finally:
             task.cancel()
-            await asyncio.wait([task])  # not the task itself: its end must not be taken for that of whoever waits
+            await ended(task)  # not the task itself: its end must not be taken for that of whoever waits
             if not task.cancelled():
                 task.result()
 
@@ -299,7 +299,7 @@ class OwnedJournal:
     ) -> bool:
         """Append at the version held; `aside`: the turn goes on if nobody knows whether it landed, as after a heartbeat."""
         self._held.require_ours()
-        head = replace(renewed(self._ownership, self.head), **changes)
+        head = renewed(self._ownership, self.head, **changes)
         left = 0 if aside else len(self._left)
         items = [*self._left[:left], *entries]
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.contracts.approvals import APPROVED, Approval
 from perdure.contracts.store import describe
@@ -21,10 +21,12 @@ from perdure.errors import (
 )
 from perdure.events import ToolStarted
 from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.uninterrupted import ended
 from perdure.place import enter_call
-from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, misfit, unknown
+from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, unknown
 from perdure.runtime.messages import stamp
 from perdure.runtime.tools import (
+    ToolArgumentsError,
     ToolContext,
     ToolDidNotRun,
     ToolRan,
@@ -52,11 +54,20 @@ def _never() -> bool:
 
 @dataclass(slots=True)
 class Start:
-    """A call that is about to run."""
+    """A call that is about to run.
+
+    Attributes:
+        call: Which.
+        tool: Its tool.
+        arguments: The arguments to run with, as they are recorded.
+        values: The same as the function takes them, for the first attempt, which may change them.
+        attempt: The number of that attempt.
+    """
 
     call: CallState
     tool: Tool
     arguments: Record
+    values: dict[str, Any]
     attempt: int
 
 
@@ -127,8 +138,7 @@ class Calls:
 
     async def _make_way(self, calls: Sequence[CallState]) -> bool:
         """Answer the calls that have not started, if the user steers; return whether there were any."""
-        idle = self._idle(calls)
-        if not idle or not self.state.steered:
+        if not self.state.steered or not (idle := self._idle(calls)):
             return False
         for call in idle:
             if call.gated:  # first: if this is all that happens, the call counts as rejected
@@ -157,7 +167,8 @@ class Calls:
             if call.in_doubt and not tool.idempotent and call.doubt_id not in self._probed:
                 self._probed.add(call.doubt_id)
                 found += await self._probe(call, tool)
-        await self.write(found)
+        if found:
+            await self.write(found)
         return bool(found)
 
     async def _probe(self, call: CallState, tool: Tool) -> list[Record]:
@@ -205,7 +216,8 @@ class Calls:
                 requested.append(
                     entry("approval-requested", self.now(), step=call.step, call=call.place, approval_id=approval.id)
                 )
-        await self.write(requested)
+        if requested:
+            await self.write(requested)
         return found
 
     def _request(self, call: CallState, tool: Tool, approval_id: str, kind: str) -> Approval:
@@ -244,14 +256,15 @@ class Calls:
         elif call.in_doubt and tool.in_doubt == "fail" and not tool.idempotent:
             plan.entries.append(self.answers.of(call, unknown(call)))
             return
-        problem = misfit(tool, arguments)
-        if problem is not None:
-            plan.entries.append(self.answers.of(call, problem))
+        try:
+            values = tool.check(arguments)
+        except ToolArgumentsError as error:
+            plan.entries.append(self.answers.of(call, str(error)))
             return
         attempt = 1 + self._earlier_attempts(call, tool, first=question is not None)
         if not tool.idempotent:
             plan.entries.append(entry("tool-started", self.now(), step=call.step, call=call.place, attempt=attempt))
-        plan.starts.append(Start(call, tool, arguments, attempt))
+        plan.starts.append(Start(call, tool, arguments, values, attempt))
 
     def _earlier_attempts(self, call: CallState, tool: Tool, *, first: bool) -> int:
         """How often a call may have run before; `first`: its gate is opened in this very step."""
@@ -285,17 +298,15 @@ class Calls:
                 self._tell_start(start)
         tasks = [asyncio.create_task(self._run_one(start)) for start in starts]
         try:
-            pending: set[asyncio.Task[None]] = set(tasks)
-            while pending:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
-                if any(not task.cancelled() and isinstance(task.exception(), OwnershipLostError) for task in done):
-                    break
+            await _ended_or_lost(tasks)
         finally:
-            for task in tasks:
+            running = [task for task in tasks if not task.done()]
+            for task in running:
                 task.cancel()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        lost = [failure for failure in failures if isinstance(failure, OwnershipLostError)]
+            if running:
+                await asyncio.gather(*running, return_exceptions=True)
+        failures = [failed for task in tasks if (failed := _failure_of(task)) is not None]
+        lost = [failed for failed in failures if isinstance(failed, OwnershipLostError)]
         for first in lost or failures:
             raise first
 
@@ -338,8 +349,9 @@ class Calls:
         return await self._call_once(start, last)
 
     async def _call_once(self, start: Start, attempt: int) -> str:
-        # Checked for each attempt: the function may change what it is given.
-        return await start.tool.call(start.tool.check(start.arguments), self._context(start.call, attempt))
+        # Made anew for each further attempt: the function may change what it is given.
+        values = start.values if attempt == start.attempt else start.tool.check(start.arguments)
+        return await start.tool.call(values, self._context(start.call, attempt))
 
     def _context(self, call: CallState, attempt: int) -> ToolContext:
         session_id = self.journal.head.session_id
@@ -359,6 +371,22 @@ class Calls:
     async def write(self, entries: Sequence[Record], *, unless: Callable[[], bool] = _never) -> bool:
         """Write entries, unless; the journal tells the state of them. Return whether they are written, if there are any."""
         return await self.journal.append(entries, unless=unless) if entries else not unless()
+
+
+async def _ended_or_lost(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until all have ended, or one has found that the journal is another's."""
+    if len(tasks) == 1:
+        await ended(tasks[0])
+        return
+    pending = set(tasks)
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+        if any(isinstance(_failure_of(task), OwnershipLostError) for task in done):
+            return
+
+
+def _failure_of(task: asyncio.Task[None]) -> BaseException | None:
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
 def cancelled_from_outside() -> bool:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 RECORD_VERSION: Final = 1
 BASE64: Final = "base64"
 """What a stored part has under `encoding` whose `data` was given as bytes."""
-_KNOWN = ("role", "content", "tool_calls", "tool_call_id", "is_error", "metadata")
+_KNOWN: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "is_error", "metadata"})
+_KNOWN_OF_CALLS: Final = frozenset({"id", "name", "arguments"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class ToolCall:
     @classmethod
     def from_record(cls, record: Record) -> ToolCall:
         """Make a call of a JSON object."""
-        extra = {key: value for key, value in record.items() if key not in ("id", "name", "arguments")}
+        extra = {} if record.keys() <= _KNOWN_OF_CALLS else _beside(record, _KNOWN_OF_CALLS)
         return cls(str(record["id"]), str(record["name"]), record["arguments"], extra)
 
 
@@ -98,11 +99,11 @@ class Message:
             return cls(
                 role=record["role"],
                 content=_given_content(record.get("content", "")),
-                tool_calls=tuple(ToolCall.from_record(call) for call in record.get("tool_calls", ())),
+                tool_calls=tuple(map(ToolCall.from_record, record["tool_calls"])) if "tool_calls" in record else (),
                 tool_call_id=record.get("tool_call_id"),
                 is_error=record.get("is_error", False),
                 metadata=record.get("metadata", {}),
-                extra={key: value for key, value in record.items() if key not in _KNOWN},
+                extra={} if record.keys() <= _KNOWN else _beside(record, _KNOWN),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StoreCorruptedError(where, f"not a message: {error!r}") from error
@@ -154,6 +155,10 @@ class Usage:
             record.get("requests", 0),
             record.get("cost_usd", 0.0),
         )
+
+
+def _beside(record: Record, known: frozenset[str]) -> Record:
+    return {key: value for key, value in record.items() if key not in known}
 
 
 def _stored_parts(parts: object, where: str) -> list[Record]:

@@ -20,7 +20,7 @@ from perdure.errors import (
 from perdure.events import RunDone, RunFailed, RunResumed, RunStarted
 from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
-from perdure.ownership.uninterrupted import uninterrupted
+from perdure.ownership.uninterrupted import ended, uninterrupted
 from perdure.place import running
 from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
@@ -170,7 +170,7 @@ class Runner:
 
     def _tell_end(self, result: TurnResult) -> None:
         if self.done is None:
-            self.done = self.teller.tell(RunDone, result=result)
+            self.done = self.teller.send(RunDone, result=result)
 
     def refuse(self) -> None:
         """Have the turn be dropped, before it runs; one that is only to be saved is saved."""
@@ -221,7 +221,7 @@ class Runner:
 
     async def _stopped(self, work: asyncio.Task[str], *, cancelled: bool) -> None:
         """Wait for the end of the work; what is cancelled before its first step gives nothing up itself."""
-        await asyncio.wait([work])
+        await ended(work)
         if cancelled and not self._begun and not self._lost:
             await self._give_up()
 

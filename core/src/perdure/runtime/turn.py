@@ -17,7 +17,7 @@ from perdure.models import ModelError, ModelRequest
 from perdure.runtime.answers import misfit
 from perdure.runtime.asking import ask
 from perdure.runtime.calls import Calls, cancelled_from_outside
-from perdure.runtime.limits import LIMIT, finish_reason
+from perdure.runtime.limits import LIMIT, Limits, finish_reason
 from perdure.runtime.messages import Message
 from perdure.runtime.turn_state import entry
 
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from perdure.models import ModelResponse, TextDelta
     from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.agent import Agent
-    from perdure.runtime.limits import Limits, Spent
+    from perdure.runtime.limits import Spent
     from perdure.runtime.telling import Teller
 
 STOP: Final = "stop"
 AWAITING: Final = "awaiting-approval"
 ABORTED: Final = "aborted"
+
+_NONE: Final = Limits()
 
 
 class Turn:
@@ -65,7 +67,7 @@ class Turn:
         self.state = teller.state
         self.history = tuple(history)
         self.calls = Calls(agent, store, journal, teller)
-        self._limits = limits
+        self._limits = [(limit, before) for limit, before in limits if limit != _NONE]
         self._asking: asyncio.Task[ModelResponse] | None = None
         self._heard = False
 
@@ -93,6 +95,8 @@ class Turn:
 
     def _limit_met(self) -> str | None:
         """Return why the turn ends, if a limit is met."""
+        if not self._limits:
+            return None
         spent = self.state.running(self.store.clock.now())
         for limits, before in self._limits:
             met = limits.met(before + spent)
@@ -101,6 +105,8 @@ class Turn:
         return None
 
     def _seconds_left(self) -> float | None:
+        if not self._limits:
+            return None
         spent = self.state.running(self.store.clock.now())
         left = [limits.seconds_left(before + spent) for limits, before in self._limits]
         return min((seconds for seconds in left if seconds is not None), default=None)
