@@ -1,5 +1,7 @@
 """Where does the time of an append to SQLite go?"""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import count
 
 import aiosqlite
@@ -13,6 +15,7 @@ from benchmarks.runtime_share import journal_of
 from perdure import open_store
 from perdure.backend import Append, Head, Journal, Key, Part
 from perdure.clock import SYSTEM_CLOCK
+from perdure_sqlite.database import WRITE
 from perdure_sqlite.journal import SqliteJournal
 from perdure_sqlite.statements import CHANGE
 
@@ -25,9 +28,9 @@ async def measure(bench: Bench) -> list[Figure]:
     async with open_store(f"sqlite:{bench.place('agent.db')}?synchronous=normal") as store:
         journal = journal_of(store)
         assert isinstance(journal, SqliteJournal)
-        async with raw_sqlite(bench.place("raw.db"), "normal") as raw:
+        async with raw_sqlite(bench.place("raw.db"), "normal") as raw, store_of(journal) as driver:
             for what, work in (
-                ("the statement alone, by aiosqlite", statement(driver_of(journal))),
+                ("the statement alone, by aiosqlite", statement(driver)),
                 ("the journal's write, with the shared commit", write(journal)),
                 ("the store's append, with checks and snapshot", appender(store, "store")),
             ):
@@ -38,10 +41,14 @@ async def measure(bench: Bench) -> list[Figure]:
     return found
 
 
-def driver_of(journal: SqliteJournal) -> aiosqlite.Connection:
-    """Return the connection of an open journal, which has the view that the statement inserts into."""
-    assert journal._connection is not None
-    return journal._connection._driver
+@asynccontextmanager
+async def store_of(journal: SqliteJournal) -> AsyncIterator[aiosqlite.Connection]:
+    """Open the file of a journal with aiosqlite, with the view that the statement inserts into."""
+    async with aiosqlite.connect(journal._database.path, isolation_level=None) as driver:
+        await driver.execute("PRAGMA synchronous = normal")
+        await driver.execute("PRAGMA temp_store = memory")
+        await driver.executescript(WRITE)
+        yield driver
 
 
 def statement(driver: aiosqlite.Connection) -> Work:

@@ -19,7 +19,7 @@ from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure_conformance.interception import Call, InterceptedJournal, Interception
 from perdure_file.disk import Disk
-from perdure_sqlite.connection import Worker
+from perdure_sqlite.worker import Worker
 
 anyio = pytest.mark.anyio
 WRITES = {0: 3, 1: 5, 3: 9}
@@ -78,13 +78,13 @@ async def test_on_sqlite_each_write_of_a_turn_is_one_commit_in_one_hop(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hops: list[int] = []
-    original = Worker.executemany
+    original = Worker.run
 
-    def count(worker: Worker, sql: str, calls: Any, /) -> Any:
+    def count(worker: Worker, calls: Any) -> None:
         hops.append(sum(call.statements > 0 for call in calls))
-        return original(worker, sql, calls)
+        original(worker, calls)
 
-    monkeypatch.setattr(Worker, "executemany", count)
+    monkeypatch.setattr(Worker, "run", count)
     async with open_store(f"sqlite:{tmp_path / 'agent.db'}") as store:
         session = session_of(store, number)
         await session.send("Where is my order?")

@@ -21,8 +21,8 @@ from perdure.backend import (
     StoreUnavailableError,
     VersionConflictError,
 )
-from perdure_sqlite.connection import Worker
 from perdure_sqlite.journal import SqliteJournal
+from perdure_sqlite.worker import Worker
 
 pytestmark = pytest.mark.anyio
 
@@ -136,9 +136,12 @@ async def test_a_statement_that_fails_half_way_is_taken_back(path: Path, journal
 
 async def test_a_full_disk_is_reported_and_the_next_write_works(journal: SqliteJournal, append: Maker) -> None:
     assert journal._connection is not None
-    driver = journal._connection._driver
-    ((pages,),) = await driver.execute_fetchall("PRAGMA page_count")
-    await driver.execute_fetchall(f"PRAGMA max_page_count = {pages}")
+    connection = journal._connection
+
+    async def pragma(setting: str) -> int:
+        return await connection.read("set", setting, lambda db: int(db.execute(f"PRAGMA {setting}").fetchone()[0]))
+
+    await pragma(f"max_page_count = {await pragma('page_count')}")
     large = b"x" * 100_000
     with pytest.raises(StoreUnavailableError, match="full"):
         await journal.write([append("s", large, first=1)])
@@ -146,7 +149,7 @@ async def test_a_full_disk_is_reported_and_the_next_write_works(journal: SqliteJ
         *(journal.write([append(name, large, first=1)]) for name in "ab"), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [StoreUnavailableError] * 2
-    await driver.execute_fetchall("PRAGMA max_page_count = 1000000")
+    await pragma("max_page_count = 1000000")
     assert await journal.write([append("s", large, expected=0, first=1)]) == (1,)
 
 

@@ -4,15 +4,23 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure.backend import Append, Key, Part, StoreClosedError, StoreUnavailableError, WrongLoopError
-from perdure_sqlite.connection import Worker
+from perdure.backend import (
+    Append,
+    Key,
+    OutcomeUnknownError,
+    Part,
+    StoreClosedError,
+    StoreUnavailableError,
+    WrongLoopError,
+)
 from perdure_sqlite.journal import SqliteJournal
+from perdure_sqlite.worker import Call, Worker
 
 Maker = Callable[..., Append]
 
@@ -147,16 +155,16 @@ async def test_close_lets_the_writes_under_way_finish(
     path: Path, append: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
-    original = Worker.executemany
+    original = Worker.run
 
-    def wait(worker: Worker, sql: str, calls: Any, /) -> Any:
+    def wait(worker: Worker, calls: Sequence[Call]) -> None:
         begun.set()
         assert may_end.wait(10)
-        return original(worker, sql, calls)
+        original(worker, calls)
 
     journal = SqliteJournal(path)
     await journal.open()
-    monkeypatch.setattr(Worker, "executemany", wait)
+    monkeypatch.setattr(Worker, "run", wait)
     first = asyncio.create_task(journal.write([append("s", b"1", first=1)]))
     while not begun.is_set():  # noqa: ASYNC110 - it is the thread that sets it
         await asyncio.sleep(0)
@@ -188,19 +196,20 @@ async def test_memory_is_private_and_gone_after_close(append: Maker) -> None:
 
 
 @pytest.mark.anyio
-async def test_cancelling_every_task_of_the_loop_answers_those_who_wait(path: Path, append: Maker) -> None:
+async def test_a_hop_that_breaks_answers_those_who_wait(
+    path: Path, append: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = SqliteJournal(path)
     await journal.open()
-    writing = asyncio.create_task(journal.write([append("s", b"1", first=1)]))
-    await asyncio.sleep(0)
-    assert journal._connection is not None
-    assert journal._connection._pump is not None
-    late = asyncio.create_task(journal.write([append("t", b"1", first=1)]))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    journal._connection._pump.cancel()
-    answers = await asyncio.gather(writing, late, return_exceptions=True)
-    assert answers[0] == (1,)
-    assert answers[1] == (1,) or isinstance(answers[1], (StoreClosedError, StoreUnavailableError))
-    assert await journal.write([append("s", b"2", expected=1)]) == (2,)
+
+    def broken(worker: Worker, calls: Sequence[Call]) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "run", broken)
+        answers = await asyncio.gather(
+            journal.write([append("s", b"1", first=1)]), journal.read(Key(Part.SESSIONS, "s")), return_exceptions=True
+        )
+    assert [type(answer) for answer in answers] == [OutcomeUnknownError, StoreUnavailableError]
+    assert await journal.write([append("s", b"2", expected=0, first=1)]) == (1,)
     await journal.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from perdure.backend import Append, Delete, Head, Key, Part, Position, Replace, VersionConflictError
-from perdure_sqlite.connection import Worker
 from perdure_sqlite.journal import SqliteJournal
 from perdure_sqlite.statements import scan_query
+from perdure_sqlite.worker import Call, Worker
 
 pytestmark = pytest.mark.anyio
 
@@ -24,13 +24,13 @@ Maker = Callable[..., Append]
 def hops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls went over in each hop."""
     counted: list[int] = []
-    original = Worker.executemany
+    original = Worker.run
 
-    def count(worker: Worker, sql: str, calls: Any, /) -> sqlite3.Cursor:
+    def count(worker: Worker, calls: Sequence[Call]) -> None:
         counted.append(len(calls))
-        return original(worker, sql, calls)
+        original(worker, calls)
 
-    monkeypatch.setattr(Worker, "executemany", count)
+    monkeypatch.setattr(Worker, "run", count)
     return counted
 
 
@@ -143,10 +143,10 @@ async def steps(journal: SqliteJournal, work: Callable[[], Any]) -> int:
     """Count the virtual machine's steps of a call, in tens."""
     ticks: list[None] = []
     assert journal._connection is not None
-    driver = journal._connection._driver
-    await driver.set_progress_handler(lambda: ticks.append(None), 10)
+    connection = journal._connection
+    await connection.read("count", "", lambda db: db.set_progress_handler(lambda: ticks.append(None), 10))
     await work()
-    await driver.set_progress_handler(lambda: None, 0)
+    await connection.read("count", "", lambda db: db.set_progress_handler(None, 0))
     return len(ticks)
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from perdure.backend import SchemaVersionError, StoreUnavailableError, UnsupportedOperationError, describe
-from perdure_sqlite.connection import Worker
 from perdure_sqlite.failures import BUSY, failure, primary_code
+from perdure_sqlite.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

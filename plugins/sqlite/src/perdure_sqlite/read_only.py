@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from perdure_sqlite.connection import Worker
 from perdure_sqlite.database import MIGRATIONS, Database, facts
 from perdure_sqlite.failures import failure
+from perdure_sqlite.worker import Worker
 
 MAGIC: Final = b"SQLite format 3\0"
 WAL: Final = b"\2\2"
