@@ -17,7 +17,7 @@ import io
 import os
 import re
 import shlex
-import subprocess
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from core.tests.command_line import Program
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -111,22 +112,13 @@ class Reader:
 
     def _type(self, block: Block) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PERDURE_OBSERVERS_OFF"}
+        environment |= {"COLUMNS": "100", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         for command, expected in _commands(block.text):
             words = shlex.split(command)
             if words[0] not in ("python", "perdure", "perdure-conformance"):
                 continue
-            program = [sys.executable] if words[0] == "python" else [str(Path(sys.executable).with_name(words[0]))]
-            ran = subprocess.run(
-                [*program, *words[1:]],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=100,
-                cwd=self.directory,
-                env=environment | {"COLUMNS": "100"},
-                check=False,
-            )
-            said = ran.stdout + ("Killed\n" if ran.returncode == -9 else "")
+            ran = Program(words[0], self.directory, environment, errors_in_out=True)(*words[1:])
+            said = ran.out + ("Killed\n" if ran.code == -signal.SIGKILL else "")
             assert _alike(said, expected), f"{self.page}:{block.line}: $ {command}\n{said}"
 
 
@@ -192,15 +184,8 @@ def test_the_backend_of_the_docs_keeps_the_laws(tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: perdure-notebook\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[perdure.stores]\nnotebook = perdure_notebook_plugin\n")
-    ran = subprocess.run(
-        [sys.executable, "-c", LAWS_OF_THE_EXAMPLE],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        check=False,
-    )
-    assert (ran.stdout.strip(), ran.stderr) == ("True", "")
+    ran = Program("python", tmp_path, os.environ | {"PYTHONPATH": str(tmp_path)})("-c", LAWS_OF_THE_EXAMPLE)
+    assert (ran.out.strip(), ran.err) == ("True", "")
 
 
 def test_blocks_are_found_and_outputs_are_compared(tmp_path: Path) -> None:

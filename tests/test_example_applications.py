@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from core.tests.command_line import Program
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 TESTED = sorted(path.parent.name for path in EXAMPLES.glob("*/test_*.py") if path.name != "test_laws.py")
@@ -24,16 +23,11 @@ def copy_of(name: str, folder: Path) -> Path:
 )  # those of the service and the chat start some ten processes, which a busy machine may not hurry
 @pytest.mark.parametrize("name", TESTED)
 def test_the_tests_of_an_example_pass(name: str, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:xdist", "-p", "no:cacheprovider"],
-        cwd=copy_of(name, tmp_path),
-        env={key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
-    assert " passed" in ran.stdout
+    folder, here = copy_of(name, tmp_path), os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    python = Program("python", folder, here, errors_in_out=True)
+    ran = python("-m", "pytest", "-q", "-W", "error", "-p", "anyio", "-p", "no:cacheprovider")
+    assert ran.code == 0, ran.out
+    assert " passed" in ran.out
 
 
 def test_the_examples_that_have_tests_are_found() -> None:

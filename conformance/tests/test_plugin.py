@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from core.tests.command_line import Program
 
 from perdure_conformance.laws import all_laws
 
@@ -29,16 +30,10 @@ class TestMyStore(StoreConformance):
 def run(folder: Path, *words: str, plugins: tuple[str, ...] = ()) -> tuple[int, str]:
     """Run pytest in a folder, with no plugin but the kit's and those named."""
     named = [word for plugin in ("perdure_conformance.pytest_plugin", *plugins) for word in ("-p", plugin)]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *named, *words],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=folder,
-        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(folder)},
-        check=False,
-    )
-    return ran.returncode, ran.stdout + ran.stderr
+    here = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(folder)}
+    python = Program("python", folder, here, errors_in_out=True)
+    ran = python("-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *named, *words)
+    return ran.code, ran.out
 
 
 def test_the_plugin_is_installed() -> None:
@@ -48,12 +43,10 @@ def test_the_plugin_is_installed() -> None:
     assert found.value == "perdure_conformance.pytest_plugin"
 
 
-def test_the_plugin_does_not_import_the_kit_until_it_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "test_nothing.py").write_text(
-        "import sys\n\ndef test_nothing():\n    assert 'perdure_conformance.laws' not in sys.modules\n"
-    )
-    code, said = run(tmp_path, "-q")
-    assert code == 0, said
+def test_the_plugin_does_not_import_the_kit_until_it_is_asked() -> None:
+    code = "import perdure_conformance.pytest_plugin as plugin, sys; print('perdure_conformance.laws' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert ran.stdout == "False\n"
 
 
 # --- pytest --store URL --pyargs perdure_conformance ---

@@ -4,13 +4,12 @@ import ast
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conformance.tests import planted
+from core.tests.command_line import Program
 from typer.testing import CliRunner
 
 from perdure_conformance.cli import application
@@ -41,6 +40,15 @@ class NoVersionCheck(MemoryJournal):
 HOOKS = "perdure_session_store, perdure_checkpoint_store, perdure_approval_store = journal_hooks({})\nPERDURE_CONTRACT = 1\n"
 
 
+HIDE_THE_KIT = """
+import sys
+
+for name in ["perdure_conformance", *sys.modules]:
+    if name.partition(".")[0] == "perdure_conformance":
+        sys.modules[name] = None
+"""
+
+
 def failed(law: str, named: Named) -> Verdict:
     verdict = run_law(named.target, LAWS[law], seed=0, examples=5)
     assert verdict.outcome is Outcome.FAILED, str(verdict)
@@ -49,18 +57,10 @@ def failed(law: str, named: Named) -> Verdict:
 
 def run_pytest(file: Path, **environment: str) -> str:
     """Run a test module as a stranger would, without the kit, and return what pytest says of it last."""
-    hide = "import sys\nsys.modules['perdure_conformance'] = None\n" if "kit" not in environment else ""
-    (file.parent / "conftest.py").write_text(hide, encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:perdure-conformance", file.name],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=file.parent,
-        env=os.environ | environment,
-        check=False,
-    )
-    return ran.stdout
+    (file.parent / "conftest.py").write_text("" if "kit" in environment else HIDE_THE_KIT, encoding="utf-8")
+    here = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment
+    ran = Program("python", file.parent, here)("-m", "pytest", "-q", "-p", "no:cacheprovider", file.name)
+    return ran.out
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,25 +48,64 @@ class Ran:
         return document["error"]
 
 
-class Perdure:
-    """Runs commands in a directory, on a store."""
+class Program:
+    """Runs one program in a directory: `perdure`, `perdure-conformance`, or `python` with a file, `-c` or `-m`."""
 
-    def __init__(self, directory: Path, store: str | None = None) -> None:
+    def __init__(
+        self, name: str, directory: Path, environment: Mapping[str, str], *, errors_in_out: bool = False
+    ) -> None:
+        self.name = name
+        self.errors_in_out = errors_in_out
         self.directory = directory
-        self.environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        if store is not None:
-            self.environment["PERDURE_STORE"] = store
+        self.environment = dict(environment)
 
     def __call__(self, *arguments: str, given: str = "", code: int | None = None, **environment: str) -> Ran:
-        """Run a command to its end; `given` is what it reads, `code` what it must end with."""
+        """Run it to its end; `given` is what it reads, `code` what it must end with."""
         with tempfile.TemporaryFile() as reads, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             reads.write(given.encode())
             reads.seek(0)
-            ended = self._start(arguments, [reads.fileno(), out.fileno(), err.fileno()], environment)()
+            errors = out if self.errors_in_out else err
+            ended = self._start(arguments, [reads.fileno(), out.fileno(), errors.fileno()], environment)()
             for file in (out, err):
                 file.seek(0)
             ran = Ran(ended, out.read().decode(), err.read().decode())
         assert code in (None, ran.code), ran
+        return ran
+
+    def _start(
+        self, arguments: tuple[str, ...], files: list[int], environment: dict[str, str], *, terminal: bool = False
+    ) -> Callable[[], int]:
+        control = _server()
+        wanted = {
+            "command": [self.name, *arguments],
+            "directory": str(self.directory),
+            "environment": self.environment | environment,
+            "terminal": terminal,
+        }
+        socket.send_fds(control, [json.dumps(wanted).encode()], files)
+        self.pid = pid = _line(control)
+
+        def wait() -> int:
+            try:
+                return _line(control)
+            except BaseException:  # the test's time is up; the next test must find the server waiting
+                os.kill(pid, signal.SIGKILL)
+                _line(control)
+                raise
+
+        return wait
+
+
+class Perdure(Program):
+    """Runs commands of `perdure` in a directory, on a store."""
+
+    def __init__(self, directory: Path, store: str | None = None) -> None:
+        known = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        super().__init__("perdure", directory, known | ({} if store is None else {"PERDURE_STORE": store}))
+
+    def __call__(self, *arguments: str, given: str = "", code: int | None = None, **environment: str) -> Ran:
+        """Run a command to its end; whatever happens it must not end with a traceback."""
+        ran = super().__call__(*arguments, given=given, code=code, **environment)
         assert "Traceback" not in ran.err, ran.err
         return ran
 
@@ -110,20 +149,6 @@ class Perdure:
             code = wait()
             out.seek(0)
             return Ran(code, out.read().decode(), "")
-
-    def _start(
-        self, arguments: tuple[str, ...], files: list[int], environment: dict[str, str], *, terminal: bool = False
-    ) -> Callable[[], int]:
-        control = _server()
-        wanted = {
-            "arguments": arguments,
-            "directory": str(self.directory),
-            "environment": self.environment | environment,
-            "terminal": terminal,
-        }
-        socket.send_fds(control, [json.dumps(wanted).encode()], files)
-        self.pid = _line(control)
-        return lambda: _line(control)
 
 
 @cache
