@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from perdure import Agent, AgentStore, ToolCall, codec, observers, open_store, tool
+from perdure import Agent, AgentStore, Message, ToolCall, codec, observers, open_store, tool
 from perdure.events import RunDone
-from perdure.models import ModelResponse, ScriptedModel
+from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.observers.listening import Channel
 from perdure.runtime import asking
+from perdure.runtime.joined_messages import JoinedMessages
 from perdure.runtime.tools import Tool
 
 pytestmark = pytest.mark.anyio
@@ -114,3 +116,61 @@ async def test_no_event_is_made_that_nobody_hears(monkeypatch: pytest.MonkeyPatc
         ("model.responded", 11),
         ("run.done", 12),
     ]
+
+
+class Profiled:
+    """Counts what is called, function by function, while each of ten steps runs: early ones and late ones.
+
+    Attributes:
+        counts: The calls in ten steps, by the step that they begin with.
+    """
+
+    def __init__(self, *begins: int) -> None:
+        self.counts = dict.fromkeys(begins, 0)
+        self._now: int | None = None
+        self._asked = 0
+
+    async def answer(self, request: ModelRequest) -> ModelResponse:
+        """Call the tool in each step."""
+        self._asked += 1
+        self._now = next((begin for begin in self.counts if begin <= self._asked < begin + 10), None)
+        call = ToolCall(f"c{self._asked:06}", "look_up", {"order": 7})
+        return ModelResponse("I look it up.", [call] if self._asked < max(self.counts) + 10 else [])
+
+    def note(self, _frame: object, event: str, _argument: object) -> None:
+        """Count a call; what it iterates over in C is none."""
+        if self._now is not None and event in ("call", "c_call"):
+            self.counts[self._now] += 1
+
+
+async def test_a_late_step_calls_as_many_functions_as_an_early_one() -> None:
+    profiled = Profiled(10, 300)
+    async with open_store("memory:") as store:
+        session = Agent(model=FunctionModel(profiled.answer), tools=[look_up], store=store).session("s")
+        sys.setprofile(profiled.note)
+        try:
+            await session.send("Where is it?")
+        finally:
+            sys.setprofile(None)
+    early, late = profiled.counts.values()
+    assert abs(late - early) <= 0.02 * early, profiled.counts
+
+
+async def test_a_model_is_asked_with_the_messages_as_they_were() -> None:
+    one, two, three = (Message("user", text) for text in ("one", "two", "three"))
+    begun, more = [one], [two]
+    joined = JoinedMessages(begun, [], more)
+    begun.append(three)
+    assert (joined[0], joined[1], joined[-1], joined[-2]) == (one, two, two, one)
+    assert (list(joined), list(reversed(joined)), len(joined)) == ([one, two], [two, one], 2)
+    assert joined[:1] == (one,)
+    assert joined[5:] == ()
+    assert joined == (one, two) == joined
+    assert joined != (one,)
+    assert joined != 1
+    assert two in joined
+    assert three not in joined
+    assert repr(joined) == repr((one, two))
+    for place in (2, -3):
+        with pytest.raises(IndexError):
+            joined[place]

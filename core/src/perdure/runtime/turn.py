@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import asyncio
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from perdure.contracts.records import decode_object
@@ -17,6 +16,7 @@ from perdure.models import ModelError, ModelRequest
 from perdure.runtime.answers import misfit
 from perdure.runtime.asking import ask
 from perdure.runtime.calls import Calls, cancelled_from_outside
+from perdure.runtime.joined_messages import JoinedMessages
 from perdure.runtime.limits import LIMIT, Limits, finish_reason
 from perdure.runtime.messages import Message
 from perdure.runtime.turn_state import entry
@@ -58,14 +58,14 @@ class Turn:
             store: Where it is kept.
             journal: Its journal.
             teller: What it tells of itself, and its state.
-            history: The messages before it.
+            history: The messages before it. The list may grow meanwhile, which the turn does not see.
             limits: What may be spent, each with what was spent before the turn.
         """
         self.agent = agent
         self.store = store
         self.teller = teller
         self.state = teller.state
-        self.history = tuple(history)
+        self.history = JoinedMessages(history)
         self.calls = Calls(agent, store, journal, teller)
         self._limits = [(limit, before) for limit, before in limits if limit != _NONE]
         self._asking: asyncio.Task[ModelResponse] | None = None
@@ -118,7 +118,7 @@ class Turn:
         while True:
             inputs = len(self.state.inputs)
             request = ModelRequest(
-                messages=tuple(chain(self.history, self.state.asking)),
+                messages=JoinedMessages(self.history, *self.state.asking),
                 tools=[tool.schema for tool in self.agent.tools.values()],
                 instructions=self.agent.instructions,
             )

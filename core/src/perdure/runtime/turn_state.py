@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure import codec
@@ -224,10 +223,10 @@ class TurnState:
         return [*self._past, *self._last_step()]
 
     @property
-    def asking(self) -> Iterator[Message]:
-        """The messages of the next request: the turn's, and those of inputs that wait. Not made a list: there may be thousands."""
-        waiting = (message for given in self.untaken for message, _ in given.messages)
-        return chain(self._past, self._last_step(), waiting) if self.steps else chain(self.messages, waiting)
+    def asking(self) -> tuple[Sequence[Message], ...]:
+        """The messages of the next request, in lists that may grow: the turn's, and those of inputs that wait."""
+        waiting = [message for given in self.untaken for message, _ in given.messages]
+        return (self._past, [*self._last_step(), *waiting]) if self.steps else (self.messages, waiting)
 
     def result(self, reason: str, approval_ids: Sequence[str] = ()) -> TurnResult:
         """Return what the turn comes to."""

@@ -1,0 +1,53 @@
+"""Messages that stand in several lists, as the one sequence that a model is asked with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.runtime.messages import Message
+
+
+class JoinedMessages(Sequence["Message"]):
+    """The messages of several lists, one list behind the other, as they are when this is made.
+
+    Nothing is copied, so that thousands cost what a few do. The lists may grow afterwards, which does not show here;
+    they never lose what they hold.
+    """
+
+    def __init__(self, *lists: Sequence[Message]) -> None:
+        self._parts = tuple((messages, len(messages)) for messages in lists)
+        self._length = sum(length for _, length in self._parts)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(islice(messages, length) for messages, length in self._parts)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, place: int | slice) -> Message | tuple[Message, ...]:
+        places = range(self._length)[place]
+        return self._at(places) if isinstance(places, int) else tuple(map(self._at, places))
+
+    def _at(self, place: int) -> Message:
+        for messages, length in self._parts:
+            if place < length:
+                return messages[place]
+            place -= length
+        raise IndexError(place)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # reason: messages hold dictionaries, so it has no hash, as their tuple has none
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
