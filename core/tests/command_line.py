@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 SERVER = Path(__file__).with_name("command_server.py")
 SIZE = (30, 100)
@@ -117,9 +117,17 @@ class Perdure(Program):
         """Run a command whose reader has gone away."""
         reader, writer = os.pipe()
         os.close(reader)
+        with os.fdopen(writer, "wb") as out:
+            return self._into(out, arguments)
+
+    def into(self, file: str, *arguments: str) -> Ran:
+        """Run a command whose output goes into a file."""
+        with Path(file).open("wb") as out:
+            return self._into(out, arguments)
+
+    def _into(self, out: IO[bytes], arguments: tuple[str, ...]) -> Ran:
         with tempfile.TemporaryFile() as err, Path(os.devnull).open("rb") as nothing:
-            code = self._start(arguments, [nothing.fileno(), writer, err.fileno()], {})()
-            os.close(writer)
+            code = self._start(arguments, [nothing.fileno(), out.fileno(), err.fileno()], {})()
             err.seek(0)
             return Ran(code, "", err.read().decode())
 

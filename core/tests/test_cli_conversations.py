@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +16,7 @@ import pytest
 import typer
 from core.tests import cli_world
 from core.tests.cli_world import EVIL, fill
-from core.tests.command_line import Perdure
+from core.tests.command_line import Perdure, Program
 
 from perdure import open_store, safe_id
 from perdure.backend import Approval
@@ -227,21 +224,10 @@ def test_an_unknown_approval_is_said(perdure: Perdure) -> None:
 
 
 def test_a_turn_that_fails_again_stays_pending_and_its_traceback_is_shown(perdure: Perdure) -> None:
-    code = "from perdure.cli import main; main()"
-    ran = subprocess.run(
-        [sys.executable, "-c", code, "resume", "cli_world:agent", "broken", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=perdure.directory,
-        env=perdure.environment,
-    )
-    assert ran.returncode == 1
-    assert 'raise RuntimeError("the model is away")' in ran.stderr
-    assert json.loads(ran.stdout)["error"]["message"].endswith(
-        "stopped by RuntimeError: the model is away, and stays pending"
-    )
+    ran = Program("perdure", perdure.directory, perdure.environment)("resume", "cli_world:agent", "broken", "--json")
+    assert ran.code == 1
+    assert 'raise RuntimeError("the model is away")' in ran.err
+    assert ran.error["message"].endswith("stopped by RuntimeError: the model is away, and stays pending")
     assert perdure.json("resume", "cli_world:agent", "broken", MENDED="1")["turn"]["finish_reason"] == "stop"
 
 
@@ -323,8 +309,8 @@ def test_what_somebody_runs_right_now_is_shown_and_not_taken(perdure: Perdure) -
 
 
 def test_a_call_in_doubt_is_shown_and_asked_about(perdure: Perdure) -> None:
-    command = [sys.executable, str(perdure.directory / "cli_world.py"), "sqlite:a.db", "user-2", "die"]
-    assert subprocess.run(command, cwd=perdure.directory, timeout=60, check=False).returncode == -signal.SIGKILL
+    python = Program("python", perdure.directory, perdure.environment)
+    python("cli_world.py", "sqlite:a.db", "user-2", "die", code=-signal.SIGKILL)
     assert "-> die {}  (c1): IN DOUBT: started 1x, no result" in perdure("show", "user-2", code=0).out
     assert "interrupted: nobody runs it" in perdure("pending", code=0).out
     waits = perdure("resume", "cli_world:agent", "user-2", code=1).out

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from core.tests.command_line import Perdure
+from core.tests.command_line import Perdure, Program
 
 from perdure.cli import COMMANDS, application, main
 from perdure.cli.exit_codes import ExitCode, code_of
@@ -133,17 +133,10 @@ def test_a_fault_is_told_apart_from_a_finding(perdure: Perdure) -> None:
         "def doctor(url, *, salvage): raise ZeroDivisionError('a bug')\n"
     )
     code = "import sys; sys.path.insert(0, '.'); from perdure.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "doctor", "faulty:", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=perdure.directory,
-    )
-    assert done.returncode == ExitCode.FAULT
-    assert "Traceback" in done.stderr
-    assert json.loads(done.stdout)["error"]["message"] == "a bug"
+    done = Program("python", perdure.directory, perdure.environment)("-c", code, "doctor", "faulty:", "--json")
+    assert done.code == ExitCode.FAULT
+    assert "Traceback" in done.err
+    assert done.error["message"] == "a bug"
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(perdure: Perdure) -> None:
@@ -154,11 +147,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(perdure: Perdure) -> None:
 
 @pytest.mark.parametrize("arguments", ["stores", "stores --json", "--version"])
 def test_output_that_cannot_be_written_is_said(perdure: Perdure, arguments: str) -> None:
+    full = perdure.into("/dev/full", *arguments.split())
+    assert (full.code, "No space left on device" in full.err, "Traceback" in full.err) == (2, True, False)
+
+
+def test_output_that_is_closed_fails_no_command(perdure: Perdure) -> None:
     code = "from perdure.cli import main; main()"
-    shell = f"{sys.executable} -c {code!r} {arguments}"
-    full = subprocess.run(["sh", "-c", f"{shell} > /dev/full"], capture_output=True, text=True, timeout=60, check=False)
-    assert (full.returncode, "No space left on device" in full.stderr, "Traceback" in full.stderr) == (2, True, False)
-    closed = subprocess.run(["sh", "-c", f"{shell} >&-"], capture_output=True, text=True, timeout=60, check=False)
+    closed = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -c {code!r} stores >&-"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
