@@ -113,6 +113,7 @@ CATALOGUE: tuple[Entry, ...] = (
         a later decision overwrites | approvals-decided-once approvals-one-of-many-tasks-decides | LaterDecisionOverwrites OtherAgainIsAnswered
         same decision again raises | approvals-same-decision-again-is-fine | SameAgainIsRefused
         unknown id creates one | approvals-unknown-is-not-created | DecidingCreates
+        a copy gets another version | approvals-first-version-can-be-given | CopiesGetAnotherVersion
         create resets a decided one | approvals-create-again-gives-the-stored | CreateResetsDecided
         decision lost on re-open | approvals-decision-survives-reopening | DecisionsAreNotSaved
         edited arguments lost | approvals-decision-is-recorded-whole | EditsLost EmptyEditsLost
@@ -201,9 +202,35 @@ CATALOGUE: tuple[Entry, ...] = (
         numbering restarts | sessions-survives-reopening | NumbersRestart
         a dead process's lock blocks for ever | sessions-append-survives-kill | LockOutlivesItsProcess
         close loses the tail | sessions-close-loses-no-tail | CloseLosesTheTail
-        no fsync | sessions-survives-power-loss | NeverSyncs
         a delete not saved | sessions-deletion-survives-reopening | DeleteIsNotSaved
         scope and state not saved | sessions-whole-head-survives-reopening | HeadsAreNotSaved
+        """,
+    ),
+    *chapter(
+        "server kill",
+        """
+        acknowledged from a buffer of the server | sessions-append-survives-server-kill | AcknowledgesFromABuffer
+        versions begin anew with the server | sessions-append-survives-server-kill | VersionsLiveInTheServer
+        the old content is back | sessions-replace-survives-server-kill | ReplacedComesBack
+        what was deleted is back | sessions-delete-survives-server-kill | DeletedComesBack
+        the head of a turn is behind its entries | checkpoints-turn-survives-server-kill | HeadsAreSavedLater
+        decisions are pending again | approvals-decision-survives-server-kill | DecisionsStayInMemory
+        a write is sent again after the connection was lost | sessions-answers-hold-through-server-kill checkpoints-answers-hold-through-server-kill | SendsAgain
+        told as not written though it was | sessions-answers-hold-through-server-kill | LostIsUnavailable
+        batch torn by the kill | sessions-answers-hold-through-server-kill | TornByAKill
+        a client never connects again | sessions-client-outlives-server-kill | StaysDisconnected
+        a lost connection reads as absent | sessions-client-outlives-server-kill | AbsentWhenDisconnected
+        """,
+    ),
+    *chapter(
+        "power loss",
+        """
+        no fsync | sessions-append-survives-power-loss | NeverSyncs
+        synced at close | sessions-append-survives-power-loss | SyncsAtClose
+        a replace is not synced | sessions-replace-survives-power-loss | ReplaceIsNotSynced
+        a delete is not synced | sessions-delete-survives-power-loss | DeleteIsNotSynced
+        the middle of a turn is not synced | checkpoints-turn-survives-power-loss | HeartbeatsAreNotSynced
+        a decision is not synced | approvals-decision-survives-power-loss | DecisionsAreNotSynced
         """,
     ),
     *chapter(

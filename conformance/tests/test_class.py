@@ -84,14 +84,9 @@ def test_optional_helpers_are_part_of_the_target_when_they_are_there() -> None:
         def kill_server(self, place: Place) -> None:
             """Kill nothing."""
 
-        def backend_calls(self) -> tuple[str, ...]:
-            return ("os.write",)
-
     plain, helped = planted.RightStore().target(), Helped().target()
     assert (plain.kill_server, plain.newer_schema, plain.power_loss) == (None, None, None)
-    assert plain.backend_calls == ()
     assert helped.kill_server is not None
-    assert helped.backend_calls == ("os.write",)
 
 
 def test_the_command_takes_a_class() -> None:

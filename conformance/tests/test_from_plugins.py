@@ -90,13 +90,13 @@ def test_without_a_hook_files_are_overwritten_where_each_place_has_a_directory()
     ("url", "offered"),
     [
         ("memory:{place}", set[str]()),
-        ("file:{dir}/data", {"damage", "newer_schema"}),
-        ("file:data", {"damage", "newer_schema"}),
+        ("file:{dir}/data", {"damage", "newer_schema", "power_loss"}),
+        ("file:data", {"damage", "newer_schema"}),  # a loss of power would take more than the namespace
         ("sqlite:{dir}/agent.db", {"damage", "newer_schema"}),
         ("sqlite:/tmp/{place}.db", {"damage", "newer_schema"}),
         ("sqlite:agent.db", set[str]()),  # somebody's own: nothing in it is the kit's to spoil
         ("sqlite::memory:", set[str]()),
-        ("redis://localhost", {"damage", "newer_schema"}),
+        ("redis://localhost", {"damage", "newer_schema"}),  # a server that it did not start is not killed
         ("redis+cluster://localhost", {"damage", "newer_schema"}),
     ],
 )

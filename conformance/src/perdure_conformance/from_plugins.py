@@ -17,7 +17,7 @@ HELPERS_HOOK = "conformance_helpers"
 """The function of a plugin module that takes a store URL and returns what can be done to such stores, by the names below."""
 
 HELPERS = ("damage", "kill_server", "newer_schema", "power_loss")
-"""What a plugin may offer: functions of the URL of a closed store, which do what the fields of a `Target` say."""
+"""What a plugin may offer: functions of the URL of a place, which do what the fields of a `Target` say."""
 
 
 def plugin_helpers(template: str, locate: Callable[[Place], str]) -> dict[str, Callable[[Place], Any]]:

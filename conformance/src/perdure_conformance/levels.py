@@ -39,14 +39,12 @@ class Level:
         meaning: What a store that has it promises.
         claimed: The capabilities that a store must declare to claim it.
         belongs: Whether a law is one of its laws.
-        untested: Why no law of it can be tried, where the register may have none.
     """
 
     name: str
     meaning: str
     claimed: tuple[str, ...]
     belongs: Callable[[Law], bool]
-    untested: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +101,12 @@ LEVELS = (
         "what is acknowledged survives a killed server",
         ("durable",),
         _beside("server-kill"),
-        "this release has no law that kills a server",
     ),
     Level(
         "power-loss",
         "what is acknowledged survives a power loss",
         ("durable",),
         _beside("power-loss"),
-        "this release has no law about power loss",
     ),
 )
 """All levels: the first two build on each other, the others stand beside them."""
@@ -135,7 +131,7 @@ def grants(laws: Sequence[Law], outcomes: Mapping[str, Outcome], declared: Decla
 def _grant(level: Level, laws: Sequence[Law], outcomes: Mapping[str, Outcome], declared: Declared) -> Grant:
     own = [law for law in laws if level.belongs(law)]
     if not own:
-        return Grant(level, Standing.NOT_TESTED, 0, 0, level.untested or "the kit has no law of it")
+        return Grant(level, Standing.NOT_TESTED, 0, 0, "the kit has no law of it")
     lacking = _lacking(level, declared)
     if lacking:
         return Grant(level, Standing.NOT_CLAIMED, 0, 0, lacking)

@@ -24,7 +24,7 @@ from perdure_conformance.resolve import Named
 from perdure_conformance.runner import Verdict
 
 KIT = "perdure_conformance"
-PROCESSES = frozenset({"worker", "workers", "damage", "kill_server", "backend_calls"})
+PROCESSES = frozenset({"worker", "workers", "damage", "kill_server", "power_loss"})
 """What a law asks of its bench that a test of one process cannot give."""
 
 LARGEST = 120_000
@@ -260,7 +260,7 @@ def _names(node: ast.stmt) -> list[str]:
             raise NotStandaloneError("the law needs more than one process")
         if isinstance(one, ast.ImportFrom) and (one.module or "").partition(".")[0] == KIT:
             raise NotStandaloneError("it imports of the kit inside of a function")
-        if isinstance(one, ast.Constant) and one.value in ("newer_schema", "power_loss"):
+        if isinstance(one, ast.Constant) and one.value == "newer_schema":
             raise NotStandaloneError("it needs a helper of the target")
         if isinstance(one, ast.Name):
             found[one.id] = None

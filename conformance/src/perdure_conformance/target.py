@@ -37,6 +37,15 @@ class Place:
 Opener: TypeAlias = "Callable[[Place, Clock], Awaitable[Stores]]"
 
 
+PowerLoss: TypeAlias = "Callable[[Place], Callable[[], Callable[[], None]]]"
+"""How a loss of power is played, in three steps: what a close writes must not count.
+
+Called with a place before it is first opened, it begins to note what is synced there, and returns a function. That is called
+while the store is open, at the instant when the power goes, and returns another function. That one is called when the store
+is closed, and drops all that was not synced at the instant.
+"""
+
+
 @dataclass(frozen=True)
 class Target:
     """A store under test.
@@ -49,11 +58,11 @@ class Target:
         namespaces: Whether the opener heeds `Place.namespace`.
         limits: Whether the opener heeds `Place.max_record`.
         damage: Spoils what is stored at a closed place, beyond reading; `None`: the laws about damage are not run.
-        kill_server: Kills the server of a place as `kill -9` does, and starts it again; `None`: there is none, or no way.
+        kill_server: Kills the server of a place as `kill -9` does, while stores are open there, and returns when it serves
+            again; `None`: there is none, or no way.
         newer_schema: Marks what is stored at a closed place as a newer release's, and returns what takes the mark back, or
             `None`; `None` in its place: the law about newer schemas is not run.
-        power_loss: Drops what a closed place has not synced, as a loss of power does; `None`: power loss is not tested.
-        backend_calls: The names of the driver's functions that store something, for laws that die at each; `()`: unknown.
+        power_loss: Begins to note what a place syncs, before it is first opened; `None`: power loss is not tested. See `PowerLoss`.
         template: The URL that `from_url` made the target of.
     """
 
@@ -66,8 +75,7 @@ class Target:
     damage: Callable[[Place], None] | None = None
     kill_server: Callable[[Place], None] | None = None
     newer_schema: Callable[[Place], Callable[[], None] | None] | None = None
-    power_loss: Callable[[Place], None] | None = None
-    backend_calls: tuple[str, ...] = ()
+    power_loss: PowerLoss | None = None
     template: str | None = None
 
     @classmethod

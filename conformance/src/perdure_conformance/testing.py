@@ -68,7 +68,7 @@ class StoreConformance(ABC):
         raise NotImplementedError
 
     def kill_server(self, place: Place) -> None:
-        """Kill the server of a place as `kill -9` does, and start it again. Override it where there is a server."""
+        """Kill the server of a place as `kill -9` does, and return when it serves again. Override it where there is a server."""
         raise NotImplementedError
 
     def newer_schema(self, place: Place) -> Callable[[], None] | None:
@@ -78,13 +78,14 @@ class StoreConformance(ABC):
         """
         raise NotImplementedError
 
-    def power_loss(self, place: Place) -> None:
-        """Drop what a closed place has not synced, as a loss of power does. Override it to have power loss tested."""
-        raise NotImplementedError
+    def power_loss(self, place: Place) -> Callable[[], Callable[[], None]]:
+        """Begin to note what a place syncs, before it is first opened. Override it to have power loss tested.
 
-    def backend_calls(self) -> tuple[str, ...]:
-        """Return the names of the driver's functions that store something, for laws that die at each of them."""
-        return ()
+        Returns:
+            What is called at the instant when the power goes, while the store is open. It returns what drops, when the
+            store is closed, all that was not synced at that instant.
+        """
+        raise NotImplementedError
 
     def target(self) -> Target:
         """Return what the kit tests."""
@@ -100,7 +101,6 @@ class StoreConformance(ABC):
             kill_server=self._helper("kill_server"),
             newer_schema=self._helper("newer_schema"),
             power_loss=self._helper("power_loss"),
-            backend_calls=self.backend_calls(),
         )
 
     def _helper(self, name: str) -> Any:

@@ -11,6 +11,7 @@ from conformance.tests.faults.planting import Fault, Scene, at_once, outcome
 
 from perdure.backend import Approval, ApprovalAlreadyResolvedError, Head, Key, Part, VersionConflictError
 from perdure.journal.stores import JournalApprovals
+from perdure_conformance.parts import request
 
 
 class CreateResetsDecided(JournalApprovals):
@@ -19,6 +20,11 @@ class CreateResetsDecided(JournalApprovals):
         if stored is not None and stored.decided:
             await self._delete(approval.id, expected_version=None)
         return await super()._create(approval)
+
+
+class CopiesGetAnotherVersion(JournalApprovals):
+    async def _create(self, approval: Approval) -> Approval:
+        return await super()._create(replace(approval, version=approval.version + 1))
 
 
 class LaterDecisionOverwrites(JournalApprovals):
@@ -243,6 +249,13 @@ async def decided(scene: Scene) -> Any:
     return [(one.status, one.decision, one.metadata, one.effective_arguments) for one in found]
 
 
+async def copied(scene: Scene) -> Any:
+    """The version of a copy, by create and by a second create."""
+    created = await scene.store.approvals.create(request(), version=77)
+    again = await scene.store.approvals.create(request(), version=5)
+    return created.version, again.version
+
+
 async def again(scene: Scene) -> Any:
     """How a second creation and a second decision are met."""
     approvals = scene.store.approvals
@@ -324,6 +337,7 @@ def of(approvals: type[JournalApprovals], witness: Any, *laws: str) -> Fault:
 
 
 FAULTS = (
+    of(CopiesGetAnotherVersion, copied, "approvals-first-version-can-be-given"),
     of(CreateResetsDecided, again, "approvals-create-again-gives-the-stored"),
     of(OtherArgumentsAccepted, again, "approvals-create-with-other-arguments-conflicts"),
     of(DecidingCreates, again, "approvals-unknown-is-not-created"),

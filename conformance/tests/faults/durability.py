@@ -245,37 +245,11 @@ class NewerSchemaIsRead(Versioned):
         """Do nothing."""
 
 
-class Synced(OnDisk):
-    """A store whose place tells what was synced: the rest is lost with the power."""
-
-    def save(self) -> None:
-        super().save()
-        self.sync()
-
-    def sync(self) -> None:
-        self.file.with_name("synced").write_bytes(self.file.read_bytes())
-
-
-class NeverSyncs(Synced):
-    """Renames without a sync, and calls it durable."""
-
-    def sync(self) -> None:
-        """Do nothing."""
-
-
 def newer_schema(place: Place) -> Callable[[], None]:
     """Mark what is stored as a newer release's."""
     mark = place.directory / "format"
     mark.write_text("9")
     return mark.unlink
-
-
-def power_loss(place: Place) -> None:
-    """Drop what was not synced."""
-    data, synced = place.directory / "data", place.directory / "synced"
-    data.unlink()
-    if synced.exists():
-        synced.replace(data)
 
 
 def spoil(place: Place) -> None:
@@ -361,12 +335,6 @@ async def newer(scene: Scene) -> Any:
     return await outcome(scene.open()) == "SchemaVersionError"
 
 
-async def powerless(scene: Scene) -> Any:
-    await scene.append(1)
-    (scene.place().directory / "data").unlink()
-    return (scene.place().directory / "synced").exists()
-
-
 def of(journal: type[OnDisk], witness: Any, *laws: str, beside: type[OnDisk] | None = None, **options: Any) -> Fault:
     return Fault(journal.__name__, laws, witness, journal, options=options, beside=beside)
 
@@ -389,11 +357,9 @@ FAULTS = (
     of(SavesInPlace, half_a_file, "sessions-append-survives-kill"),
     of(DamageIsEmpty, half_a_file, "sessions-damage-is-neither-absent-nor-empty", damage=spoil),
     of(NewerSchemaIsRead, newer, "newer-schema-is-refused", newer_schema=newer_schema, beside=Versioned),
-    of(NeverSyncs, powerless, "sessions-survives-power-loss", power_loss=power_loss, beside=Synced),
 )
 RIGHT = (
     of(Versioned, newer, "newer-schema-is-refused", newer_schema=newer_schema),
-    of(Synced, powerless, "sessions-survives-power-loss", power_loss=power_loss),
     of(Versioned, half_a_file, "sessions-damage-is-neither-absent-nor-empty", damage=spoil),
 )
 """Right stores that tell what other targets do not, each with the law that is about it."""

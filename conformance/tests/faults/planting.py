@@ -247,7 +247,7 @@ class Fault:
 
     def target(self) -> Target:
         durable = issubclass(self.journal, OnDisk)
-        return PlantedTarget(self.name, self.open, url=self.url if durable else None, **self.options)
+        return Target(self.name, self.open, url=self.url if durable else None, **self.options)
 
     def right(self) -> Fault:
         """Return the right store beside it."""
@@ -261,16 +261,3 @@ class Fault:
     async def open_elsewhere(self, place: str, directory: str) -> AgentStore:
         """Open it in another process."""
         return await self.open(Place(place, Path(directory)), SYSTEM_CLOCK)
-
-
-@dataclass(frozen=True)
-class PlantedTarget(Target):
-    """A target that tells ways to do what a real one may not.
-
-    Attributes:
-        newer_schema: Marks what is stored as a newer release's, and returns what undoes that.
-        power_loss: Drops what was not synced.
-    """
-
-    newer_schema: Callable[[Place], Callable[[], None]] | None = None
-    power_loss: Callable[[Place], None] | None = None

@@ -18,7 +18,7 @@ from perdure import AgentStore
 from perdure.backend import StoreURL, journal_stores
 from perdure.plugins import load
 from perdure_conformance.target import Place, Target
-from perdure_redis.conformance import damage, newer_schema
+from perdure_redis.conformance import damage, newer_schema, started
 from perdure_redis.journal import RedisJournal
 
 if TYPE_CHECKING:
@@ -90,7 +90,24 @@ async def open_cluster(place: Place, clock: Clock) -> Stores:
     return await perdure.open_store(url_of(place, shared_cluster().url), clock=clock)
 
 
+@cache
+def killed() -> Target:
+    """A server that nothing but laws which kill it use, started when it is first needed."""
+    return Target.from_url(started(VALKEY))
+
+
+async def open_killed(place: Place, clock: Clock) -> Stores:
+    return await killed().opener(place, clock)
+
+
+def kill_server(place: Place) -> None:
+    kill = killed().kill_server
+    assert kill is not None
+    kill(place)
+
+
 VALKEY_TARGET = real("redis")
+KILLED = Target("redis-killed", open_killed, kill_server=kill_server)
 REDIS_TARGETS = [real(f"redis-{name}", binary) for name, binary in BINARIES.items() if name != "valkey"]
 CLUSTER = Target("redis+cluster", open_cluster, url=lambda place: url_of(place, shared_cluster().url))
 FAKE = Target("fakeredis", open_fake)

@@ -215,20 +215,6 @@ async def _open_and_read(bench: Bench) -> object:
     return await store.sessions.load("s1")
 
 
-@law("sessions-survives-power-loss", parts=[SESSIONS], needs=("durable",), promise=4, methods=["sessions.append"])
-async def survives_power_loss(bench: Bench) -> None:
-    """What was acknowledged is there after the power was lost."""
-    cut_power: Any = getattr(bench.target, "power_loss", None)
-    if cut_power is None:
-        raise NotRunError("power loss is not tested: the target tells no way to drop what was not synced")
-    before = await _kept(bench)
-    place = bench.place
-    await bench.close()
-    cut_power(place)
-    await bench.start()
-    equal(await _found(bench), before, "what is stored after a loss of power")
-
-
 async def _kept(bench: Bench) -> dict[str, Any]:
     """Write to each part that the store has, and return what is read then."""
     for part in PARTS:

@@ -270,7 +270,8 @@ class ApprovalStore(Store):
             approvals-cut-anywhere-is-old-or-new, approvals-decidable-until-expiry, approvals-decided-once,
             approvals-decision-adds-one, approvals-decision-comes-at-the-clock, approvals-decision-is-a-snapshot,
             approvals-decision-is-recorded-whole, approvals-decision-is-seen-whole, approvals-decision-survives-kill,
-            approvals-decision-survives-reopening, approvals-expired-is-rejected, approvals-kept-ones-stay-open,
+            approvals-decision-survives-power-loss, approvals-decision-survives-reopening,
+            approvals-decision-survives-server-kill, approvals-expired-is-rejected, approvals-kept-ones-stay-open,
             approvals-one-of-many-handles-decides, approvals-one-of-many-processes-decides,
             approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits, approvals-same-decision-again-is-fine,
             approvals-unknown-is-not-created

@@ -213,16 +213,16 @@ class CheckpointStore(Store):
         Concurrent: Check and write are one step; of several writers at one version one wins.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
         Cancelled: Written whole or not at all.
-        Laws: checkpoints-any-json-comes-back, checkpoints-append-at-the-version-writes,
-            checkpoints-append-costs-what-it-appends, checkpoints-append-refuses-another-version,
-            checkpoints-append-to-absent-at-a-version-conflicts, checkpoints-bad-arguments-are-refused,
-            checkpoints-batch-is-a-snapshot, checkpoints-batches-are-whole-among-tasks,
-            checkpoints-booleans-are-not-numbers, checkpoints-cancelled-append-is-whole-or-absent,
-            checkpoints-cancelled-append-keeps-head-and-entries, checkpoints-cancelled-call-holds-no-lock,
-            checkpoints-cancelled-create-is-whole-or-absent, checkpoints-conflict-leaves-nothing,
-            checkpoints-confusable-ids-stay-apart, checkpoints-cut-anywhere-is-old-or-new,
-            checkpoints-deep-nesting-comes-back, checkpoints-emptiness-comes-back,
-            checkpoints-equal-records-are-all-kept, checkpoints-errors-tell-the-truth,
+        Laws: checkpoints-answers-hold-through-server-kill, checkpoints-any-json-comes-back,
+            checkpoints-append-at-the-version-writes, checkpoints-append-costs-what-it-appends,
+            checkpoints-append-refuses-another-version, checkpoints-append-to-absent-at-a-version-conflicts,
+            checkpoints-bad-arguments-are-refused, checkpoints-batch-is-a-snapshot,
+            checkpoints-batches-are-whole-among-tasks, checkpoints-booleans-are-not-numbers,
+            checkpoints-cancelled-append-is-whole-or-absent, checkpoints-cancelled-append-keeps-head-and-entries,
+            checkpoints-cancelled-call-holds-no-lock, checkpoints-cancelled-create-is-whole-or-absent,
+            checkpoints-conflict-leaves-nothing, checkpoints-confusable-ids-stay-apart,
+            checkpoints-cut-anywhere-is-old-or-new, checkpoints-deep-nesting-comes-back,
+            checkpoints-emptiness-comes-back, checkpoints-equal-records-are-all-kept, checkpoints-errors-tell-the-truth,
             checkpoints-every-head-field-comes-back, checkpoints-every-status-is-taken,
             checkpoints-expected-none-always-writes, checkpoints-expected-zero-means-absent,
             checkpoints-failed-write-is-of-unknown-outcome, checkpoints-first-version-can-be-given,
@@ -240,7 +240,8 @@ class CheckpointStore(Store):
             checkpoints-refuses-records-that-are-no-objects, checkpoints-refuses-what-is-not-json,
             checkpoints-run-and-session-of-one-name-are-two, checkpoints-snapshot-is-taken-at-the-call,
             checkpoints-store-works-after-errors, checkpoints-survives-reopening, checkpoints-text-comes-back,
-            checkpoints-times-follow-the-writes, checkpoints-turn-survives-kill, checkpoints-two-readers-one-writer,
+            checkpoints-times-follow-the-writes, checkpoints-turn-survives-kill, checkpoints-turn-survives-power-loss,
+            checkpoints-turn-survives-server-kill, checkpoints-two-readers-one-writer,
             checkpoints-typed-failure-passes-unchanged, checkpoints-version-is-at-least-one,
             checkpoints-version-never-repeats, checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
         """

@@ -123,8 +123,8 @@ class SessionStore(Store):
         Retry: Safe.
         Cancelled: Changes nothing.
         Laws: newer-schema-is-refused, sessions-absent-is-none, sessions-answers-stay-with-their-calls,
-            sessions-bad-ids-are-refused, sessions-bad-windows-are-refused, sessions-closed-store-refuses,
-            sessions-damage-is-neither-absent-nor-empty, sessions-empty-is-not-absent,
+            sessions-bad-ids-are-refused, sessions-bad-windows-are-refused, sessions-client-outlives-server-kill,
+            sessions-closed-store-refuses, sessions-damage-is-neither-absent-nor-empty, sessions-empty-is-not-absent,
             sessions-failed-read-is-unavailable, sessions-fresh-place-is-empty, sessions-last-gives-the-newest,
             sessions-no-cap-on-a-read, sessions-order-across-batches, sessions-order-inside-a-batch,
             sessions-other-loop-is-refused, sessions-other-process-sees-it-at-once, sessions-output-is-new-each-time,
@@ -178,10 +178,11 @@ class SessionStore(Store):
         Concurrent: Check and write are one step; of several writers at one version one wins.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
         Cancelled: Written whole or not at all; the store stays usable.
-        Laws: sessions-any-json-comes-back, sessions-append-at-the-version-writes,
-            sessions-append-costs-what-it-appends, sessions-append-of-nothing-creates,
-            sessions-append-of-nothing-keeps-all, sessions-append-refuses-another-version,
-            sessions-append-survives-kill, sessions-append-to-absent-at-a-version-conflicts,
+        Laws: sessions-answers-hold-through-server-kill, sessions-any-json-comes-back,
+            sessions-append-at-the-version-writes, sessions-append-costs-what-it-appends,
+            sessions-append-of-nothing-creates, sessions-append-of-nothing-keeps-all,
+            sessions-append-refuses-another-version, sessions-append-survives-kill, sessions-append-survives-power-loss,
+            sessions-append-survives-server-kill, sessions-append-to-absent-at-a-version-conflicts,
             sessions-at-is-kept-as-an-instant, sessions-bad-arguments-are-refused, sessions-batch-is-a-snapshot,
             sessions-batches-are-whole-among-tasks, sessions-booleans-are-not-numbers,
             sessions-cancelled-append-is-whole-or-absent, sessions-cancelled-call-holds-no-lock,
@@ -202,8 +203,8 @@ class SessionStore(Store):
             sessions-refuses-records-that-are-no-objects, sessions-refuses-what-is-not-json, sessions-safe-ids-are-ids,
             sessions-scope-is-set-once, sessions-scope-of-512-bytes-works, sessions-snapshot-is-taken-at-the-call,
             sessions-state-and-records-change-together, sessions-state-is-a-snapshot, sessions-state-is-replaced-whole,
-            sessions-store-works-after-errors, sessions-survives-power-loss, sessions-survives-reopening,
-            sessions-text-comes-back, sessions-times-come-from-the-clock, sessions-two-readers-one-writer,
+            sessions-store-works-after-errors, sessions-survives-reopening, sessions-text-comes-back,
+            sessions-times-come-from-the-clock, sessions-two-readers-one-writer,
             sessions-typed-failure-passes-unchanged, sessions-updated-never-goes-back, sessions-version-is-at-least-one,
             sessions-version-never-repeats, sessions-whole-head-survives-reopening, sessions-write-adds-one
         """
@@ -266,6 +267,7 @@ class SessionStore(Store):
 
     @final
     async def delete(self, session_id: str, *, expected_version: int | None = None) -> bool:
+            sessions-replace-survives-power-loss, sessions-replace-survives-server-kill,
         """Remove a session with its records and state.
 
         Args:
@@ -290,7 +292,8 @@ class SessionStore(Store):
         Laws: sessions-cancelled-delete-is-whole-or-absent, sessions-declared-operation-works,
             sessions-delete-leaves-nothing, sessions-delete-of-absent-heeds-the-version,
             sessions-delete-refuses-another-version, sessions-delete-removes-one-id, sessions-delete-survives-kill,
-            sessions-deleted-is-absent, sessions-deletion-survives-reopening, sessions-errors-carry-their-facts,
+            sessions-delete-survives-power-loss, sessions-delete-survives-server-kill, sessions-deleted-is-absent,
+            sessions-deletion-survives-reopening, sessions-errors-carry-their-facts,
             sessions-namespaces-delete-their-own, sessions-sleeper-is-refused-after-re-creation,
             sessions-undeclared-operation-refuses, sessions-version-never-repeats
         """

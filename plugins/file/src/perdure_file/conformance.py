@@ -1,4 +1,4 @@
-"""What the conformance kit may do to a closed directory. Nothing but the kit comes here."""
+"""What the conformance kit may do to a directory. Nothing but the kit comes here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from zlib import crc32
 
 from perdure_file.lines import FORMAT
 from perdure_file.names import to_name
+from perdure_file.power import Synced
 
 if TYPE_CHECKING:
     from perdure.backend import StoreURL
 
 
-def helpers(_: StoreURL) -> dict[str, Callable[[StoreURL], object]]:
-    """Return what can be done to the directories of a URL, in a namespace that is the kit's own."""
-    return {"damage": damage, "newer_schema": newer_schema}
+def helpers(url: StoreURL) -> dict[str, Callable[[StoreURL], object]]:
+    """Return what can be done to the directories of a URL, in a namespace that is the kit's own.
+
+    A loss of power takes from a whole directory, so each place must have a fresh one, by `{dir}` or `{place}`.
+    """
+    offered: dict[str, Callable[[StoreURL], object]] = {"damage": damage, "newer_schema": newer_schema}
+    if "{dir}" in url.path or "{place}" in url.path:
+        offered["power_loss"] = lambda url: Synced(Path(url.path)).cut
+    return offered
 
 
 def damage(url: StoreURL) -> None:

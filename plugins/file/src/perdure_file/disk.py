@@ -5,17 +5,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: there fsync leaves the data in the drive's cache
 _LARGEST_READ = 1 << 30
 
 
 class Disk:
-    """The operating system. Names are relative to a directory's descriptor, and no symbolic link is followed."""
+    """The operating system. Names are relative to a directory's descriptor, and no symbolic link is followed.
+
+    Attributes:
+        on_sync: Told of each descriptor that is on the disk, for whoever must know what a loss of power would leave.
+    """
+
+    on_sync: ClassVar[Callable[[int], None] | None] = None
 
     def open(self, name: str, flags: int, directory: int | None) -> int:
         """Open a file, or make it for nobody but its owner. It never waits, not even for a pipe's other end."""
@@ -65,6 +71,8 @@ class Disk:
             os.fsync(file)
         else:
             fcntl.fcntl(file, _FULL_SYNC)
+        if Disk.on_sync is not None:
+            Disk.on_sync(file)
 
     def rename(self, name: str, directory: int, new_name: str, new_directory: int) -> None:
         """Give a file another name, in one step, in place of whatever has that name."""

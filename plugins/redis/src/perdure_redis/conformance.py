@@ -1,4 +1,4 @@
-"""What the conformance kit may do to what a closed store has left, and a server for it. Nothing but the kit comes here."""
+"""What the conformance kit may do to what a store has left, and a server that it may kill. Nothing but the kit comes here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,36 +39,81 @@ def targets() -> dict[str, str]:
     program = next(filter(None, map(shutil.which, SERVERS)), None)
     if program is None:
         raise LookupError(f"neither {' nor '.join(SERVERS)} is in the PATH; name a server: redis://host")
+    return {"redis": started(program)}
+
+
+def started(program: str) -> str:
+    """Start a server on a socket of its own, which ends with this process, and return its URL.
+
+    Raises:
+        RuntimeError: It does not start.
+    """
     directory = Path(tempfile.mkdtemp(prefix="perdure-redis-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    _start(program, directory)
-    return {"redis": f"redis+unix:{directory}/socket"}
-
-
-def _start(program: str, directory: Path) -> None:
-    settings = {"port": "0", "unixsocket": f"{directory}/socket", "dir": str(directory), "daemonize": "no", "save": ""}
-    settings |= {"appendonly": "yes", "appendfsync": "always"}
-    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-    server = subprocess.Popen([program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    atexit.register(server.wait)
+    server = _Server(program, directory)
+    server.start()
     atexit.register(server.kill)
-    deadline = time.monotonic() + PATIENCE
-    with Redis(unix_socket_path=f"{directory}/socket") as client:
-        while True:
-            with suppress(RedisError):
-                client.ping()
-                return
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{program} does not start")
-            time.sleep(0.01)
+    _servers[server.socket] = server
+    return f"redis+unix:{server.socket}"
 
 
-# --- what can be done to a store that is closed ---
+@dataclass
+class _Server:
+    """A server of this process, which has each write on the disk before it answers."""
+
+    program: str
+    directory: Path
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> str:
+        return f"{self.directory}/socket"
+
+    def start(self) -> None:
+        """Start it, and return when it has read its data and answers."""
+        settings = {"port": "0", "unixsocket": self.socket, "dir": str(self.directory), "daemonize": "no", "save": ""}
+        settings |= {"appendonly": "yes", "appendfsync": "always"}
+        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        self._process = process = subprocess.Popen(
+            [self.program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + PATIENCE
+        with Redis(unix_socket_path=self.socket) as client:
+            while True:
+                with suppress(RedisError):
+                    client.ping()
+                    return
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.program} does not start")
+                time.sleep(0.01)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
-def helpers(_: StoreURL) -> dict[str, Callable[[StoreURL], object]]:
-    """Return what can be done to the stores of a URL, in a namespace that is the kit's own."""
-    return {"damage": damage, "newer_schema": newer_schema}
+_servers: dict[str, _Server] = {}
+"""The servers that were started here, by their sockets: no other one may be killed."""
+
+
+# --- what can be done to a store ---
+
+
+def helpers(url: StoreURL) -> dict[str, Callable[[StoreURL], object]]:
+    """Return what can be done to the stores of a URL, in a namespace that is the kit's own, and to a server started here."""
+    offered: dict[str, Callable[[StoreURL], object]] = {"damage": damage, "newer_schema": newer_schema}
+    if url.path in _servers:
+        offered["kill_server"] = kill_server
+    return offered
+
+
+def kill_server(url: StoreURL) -> None:
+    """Kill the server as `kill -9` does, start it again on what it has left, and return when it answers."""
+    server = _servers[url.path]
+    server.kill()
+    server.start()
 
 
 def damage(url: StoreURL) -> None:
