@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from perdure import codec
@@ -64,7 +65,7 @@ class TranscriptView:
 
     def spent(self, count: int) -> Spent:
         """Return what the conversation had spent in its first `count` records."""
-        for record in reversed(self.records[:count]):
+        for record in islice(reversed(self.records), max(0, len(self.records) - count), None):
             if is_own(record) and "spent" in record:
                 return Spent.from_record(record["spent"])
         return Spent()
