@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 
 from perdure import Agent, ToolCall, ToolContext, tool
 from perdure.models import FunctionModel, ModelEvent, ModelRequest, ModelResponse, TextDelta
 
-PACE = 0.02
+PACE = float(os.environ.get("PACE", "0.02"))
 """How long a word takes, in seconds."""
 
 

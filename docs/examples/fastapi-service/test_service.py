@@ -100,7 +100,7 @@ def worker(folder: Path) -> Iterator[None]:
         process = subprocess.Popen(
             command,
             cwd=HERE,
-            env=os.environ | {"PERDURE_STORE": f"sqlite:{folder / 'service.db'}"},
+            env=os.environ | {"PERDURE_STORE": f"sqlite:{folder / 'service.db'}", "PACE": "0"},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -133,6 +133,9 @@ def waited(client: httpx.Client, session: str, run_id: str) -> dict[str, Any]:
 def texts(client: httpx.Client, session: str) -> list[str]:
     return [message["text"] for message in client.get(f"/sessions/{session}/messages").json()]
 
+
+ENDLESS = "count 100000"
+"""What goes on until it is stopped, however slow the machine is."""
 
 Event = tuple[str, dict[str, Any]]
 
@@ -184,7 +187,7 @@ def test_a_stream_tells_what_happens_and_another_process_is_told_to_wait(
     with begun(other, "bob", "count 5") as again:  # the same input: its result, and no second turn
         assert [name for name, _ in events(again.iter_lines())] == ["run.done"]
 
-    with begun(one, "busy", "count 400", "abort") as answer:
+    with begun(one, "busy", ENDLESS, "abort") as answer:
         coming = events(answer.iter_lines())
         assert next(coming)[0] == "run.started"
         refused = other.post("/sessions/busy/stream", json={"text": "me too", "input_id": "i2"})
@@ -215,11 +218,11 @@ def test_a_decision_may_come_by_any_process(one: httpx.Client, other: httpx.Clie
 
 
 def test_a_client_that_leaves_says_what_becomes_of_its_turn(one: httpx.Client, other: httpx.Client) -> None:
-    whole = " ".join(map(str, range(1, 61)))
-    handed_over = left_in_the_middle(one, "hand-over", "hand-over")
+    whole, longer = (" ".join(map(str, range(1, last + 1))) for last in (60, 400))
+    handed_over = left_in_the_middle(one, "hand-over", "hand-over", "count 400")
     finished = left_in_the_middle(one, "finish", "finish")
-    dropped = left_in_the_middle(one, "abort", "abort")
-    assert waited(other, "hand-over", handed_over)["text"] == whole
+    dropped = left_in_the_middle(one, "abort", "abort", ENDLESS)
+    assert waited(other, "hand-over", handed_over)["text"] == longer
     assert waited(other, "finish", finished)["text"] == whole
     # Dropped by the process that ran it, at its own pace: until then it is in progress.
     while (answer := other.get(f"/sessions/abort/runs/{dropped}")).status_code != 404:
@@ -259,7 +262,7 @@ def test_every_error_has_the_status_of_its_kind() -> None:
 def test_a_process_that_is_stopped_hands_its_turns_to_a_worker(webs: list[Web]) -> None:
     leaving, staying = webs
     told: list[Event] = []
-    with begun(leaving.client, "gus", "count 150", "abort") as answer:
+    with begun(leaving.client, "gus", "count 400", "abort") as answer:
         for event in events(answer.iter_lines()):
             told.append(event)
             if event[1].get("text") == " 3":
@@ -268,5 +271,5 @@ def test_a_process_that_is_stopped_hands_its_turns_to_a_worker(webs: list[Web]) 
     run_id = told[0][1]["run_id"]
     leaving.end()
     assert "Finished server process" in leaving.said
-    assert waited(staying.client, "gus", run_id)["text"] == " ".join(map(str, range(1, 151)))
+    assert waited(staying.client, "gus", run_id)["text"] == " ".join(map(str, range(1, 401)))
     assert "Traceback" not in staying.said + leaving.said

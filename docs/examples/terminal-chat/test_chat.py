@@ -182,7 +182,7 @@ def test_what_waits_for_a_decision_is_asked_again_after_a_kill(folder: Path, sta
 
 def test_a_killed_answer_is_made_again(folder: Path, start: Start) -> None:
     screen = start()
-    screen.type("count 200")
+    screen.type("count 100000")
     screen.wait_for("1 2 3")
     screen.kill()
     screen = start()
