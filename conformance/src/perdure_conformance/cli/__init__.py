@@ -27,7 +27,13 @@ def main() -> None:
         sys.exit("perdure-conformance: the command line needs typer and rich: pip install 'perdure-conformance[cli]'")
     # Laws make runs fail on purpose; what perdure logs about them is no part of the report.
     logging.getLogger("perdure").addHandler(logging.NullHandler())
-    application()()
+    from perdure_conformance.cli.surroundings import leave, prepare
+
+    prepare()
+    try:
+        application()()
+    except SystemExit as end:
+        leave(end.code)
 
 
 def application() -> typer.Typer:

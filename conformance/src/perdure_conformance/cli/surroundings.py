@@ -1,0 +1,42 @@
+"""What the command needs of its process: nobody who hears of the calls, nothing left in the folder, an end to what it started."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from perdure.observers.plugins import GROUP, SWITCHED_OFF
+
+CACHE = "HYPOTHESIS_STORAGE_DIRECTORY"
+"""The environment variable with the folder in which Hypothesis keeps what it knows of Python; examples are not kept at all."""
+
+
+def prepare() -> None:
+    """Set the process up for a check; what the environment says already stays."""
+    # Whoever observes this installation wants to hear of agents, not of ten thousand calls of laws.
+    os.environ.setdefault(SWITCHED_OFF, ",".join(entry.name for entry in metadata.entry_points(group=GROUP)))
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault(CACHE, str(Path(cache, "perdure-conformance")))
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    """End as Ctrl-C does, so that servers and workers end too; a second signal ends at once."""
+    signal.signal(number, signal.SIG_DFL)
+    sys.exit(128 + number)
+
+
+def leave(code: int | str | None) -> NoReturn:
+    """End the process, with what is to be done at its end, but without its other threads: one of a store may hang for ever."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)  # reason: that is what `sys.exit` does with a text
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
