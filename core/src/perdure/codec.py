@@ -33,12 +33,21 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _decode_fast: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
-def encode(value: object, where: str = "value") -> bytes:
+Place: TypeAlias = "str | tuple[Place, object]"
+"""Where a value is: the name of the root, or the place of its container and its key. It is put in words only for an error."""
+
+
+def words(place: Place) -> str:
+    """Return a place as text, such as `records[2].message`."""
+    return place if isinstance(place, str) else _child(words(place[0]), place[1])
+
+
+def encode(value: object, where: Place = "value") -> bytes:
     """Encode a JSON value exactly.
 
     Args:
         value: The value. It is not kept.
-        where: Its name in error messages, the root of the path.
+        where: Its place in error messages, the root of the path.
 
     Returns:
         UTF-8 JSON on one line.
@@ -51,7 +60,7 @@ def encode(value: object, where: str = "value") -> bytes:
         return orjson.dumps(value, option=_STRICT)
     except (TypeError, RecursionError):
         parts: list[str] = []
-        _write(value, where, parts)
+        _write(value, words(where), parts)
         return "".join(parts).encode("ascii")
 
 
@@ -83,38 +92,30 @@ def _child(where: str, key: object) -> str:
     return f"{where}.{text}" if _PLAIN_KEY.match(text) else f"{where}[{text!r}]"
 
 
-_Place: TypeAlias = "str | tuple[_Place, object]"
-"""Where a value is: the name of the root, or the place of its container and its key. It is put in words only for an error."""
-
-
-def _words(place: _Place) -> str:
-    return place if isinstance(place, str) else _child(_words(place[0]), place[1])
-
-
-def _check(value: object, place: _Place, depth: int) -> None:
+def _check(value: object, place: Place, depth: int) -> None:
     """Refuse what is not exactly JSON. A cycle shows as a depth over the limit."""
     kind = type(value)
     if kind in _LEAVES:
         return
     if kind is float:
         if not math.isfinite(cast("float", value)):
-            raise NotJsonError(_words(place), "a float that is not finite")
+            raise NotJsonError(words(place), "a float that is not finite")
     elif kind is dict:
         if depth > MAX_DEPTH:
-            raise NotJsonError(_words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
+            raise NotJsonError(words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
         for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
-                raise NotJsonError(_words(place), f"a key of type {type(key).__name__}, where only str is allowed")
+                raise NotJsonError(words(place), f"a key of type {type(key).__name__}, where only str is allowed")
             if type(item) not in _LEAVES:
                 _check(item, (place, key), depth + 1)
     elif kind is list:
         if depth > MAX_DEPTH:
-            raise NotJsonError(_words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
+            raise NotJsonError(words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
         for index, item in enumerate(cast("list[object]", value)):
             if type(item) not in _LEAVES:
                 _check(item, (place, index), depth + 1)
     else:
-        raise NotJsonError(_words(place), f"a value of type {kind.__name__}")
+        raise NotJsonError(words(place), f"a value of type {kind.__name__}")
 
 
 def _write(value: Any, where: str, parts: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -12,7 +12,7 @@ from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.ids import check_checkpoint_key, check_run_id, check_session_id, conversation_of
 from perdure.contracts.plain import from_record, to_record
 from perdure.contracts.records import Page, Record
-from perdure.contracts.store import Store, draw_version
+from perdure.contracts.store import Store, first_version
 from perdure.errors import InvalidArgumentError, InvalidIdError
 
 if TYPE_CHECKING:
@@ -247,8 +247,18 @@ class CheckpointStore(Store):
         """
         expected = check.check_expected(expected_version)
         first = check.check_first_version(version, expected)
-        settled = self._settle_write(key, entries, head, at)
-        return self._appending(key, *settled, expected, draw_version() if first is None else first)
+        items, settled, when = self._settle_write(key, entries, head, at)
+        return self._writing(
+            "append",
+            key,
+            self._append,
+            key,
+            items,
+            expected_version=expected,
+            head=settled,
+            at=when,
+            first_version=first_version(first, expected),
+        )
 
     @final
     def replace(
@@ -452,22 +462,10 @@ class CheckpointStore(Store):
             raise InvalidIdError("session id", head.session_id, f"the head of {key} names its own session, or none")
         if head.run_id is not None and conversation_of(check_run_id(head.run_id)) != conversation:
             raise InvalidIdError("run id", head.run_id, f"a run of {key} begins with {conversation} and a dot")
-        record = to_record(replace(head, lease_expires_at=until))
+        record = to_record(head)
+        if until is not None:
+            record["lease_expires_at"] = until.isoformat()  # in UTC
         return SettledHead(check.encode_object(record, "head", self.max_record), head.status, agent)
-
-    @final
-    async def _appending(
-        self,
-        key: str,
-        items: tuple[bytes, ...],
-        head: SettledHead,
-        at: datetime,
-        expected: int | None,
-        first: int,
-    ) -> int:
-        return await self._writing(
-            "append", key, self._append, key, items, expected_version=expected, head=head, at=at, first_version=first
-        )
 
     @final
     async def _replacing(

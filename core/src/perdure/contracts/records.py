@@ -53,16 +53,17 @@ def encode_records(records: object, name: str, max_record: int) -> tuple[bytes, 
     """Take the snapshot of a list of records, or raise with the place of the first offender."""
     if not isinstance(records, (list, tuple)):
         raise NotJsonError(name, f"a {type(records).__name__}, where a list of records is needed")
-    return tuple(encode_object(record, f"{name}[{index}]", max_record) for index, record in enumerate(records))
+    return tuple([encode_object(record, (name, index), max_record) for index, record in enumerate(records)])
 
 
-def encode_object(value: object, where: str, max_record: int) -> bytes:
+def encode_object(value: object, where: codec.Place, max_record: int) -> bytes:
     """Encode one JSON object of limited size."""
     if type(value) is not dict:
-        raise NotJsonError(where, f"a value of type {type(value).__name__}, where an object (dict) is needed")
+        kind = type(value).__name__
+        raise NotJsonError(codec.words(where), f"a value of type {kind}, where an object (dict) is needed")
     data = codec.encode(value, where)
     if len(data) > max_record:
-        raise RecordTooLargeError(where, len(data), max_record)
+        raise RecordTooLargeError(codec.words(where), len(data), max_record)
     return data
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from perdure.contracts import records as check
 from perdure.contracts.ids import check_session_id
 from perdure.contracts.records import Page, Record
-from perdure.contracts.store import Store, draw_version
+from perdure.contracts.store import Store, first_version
 from perdure.errors import InvalidArgumentError, UnsupportedOperationError
 
 if TYPE_CHECKING:
@@ -212,8 +212,19 @@ class SessionStore(Store):
         expected = check.check_expected(expected_version)
         first = check.check_first_version(version, expected)
         scope = check.check_optional_text(scope, "scope")
-        settled = self._settle_write(records, state, at)
-        return self._appending(session_id, *settled, expected, scope, draw_version() if first is None else first)
+        items, data, when = self._settle_write(records, state, at)
+        return self._writing(
+            "append",
+            session_id,
+            self._append,
+            session_id,
+            items,
+            expected_version=expected,
+            state=data,
+            scope=scope,
+            at=when,
+            first_version=first_version(first, expected),
+        )
 
     @final
     def replace(
@@ -256,6 +267,7 @@ class SessionStore(Store):
             sessions-replace-adds-one, sessions-replace-at-the-version-writes, sessions-replace-costs-what-it-adds,
             sessions-replace-keeps-the-first, sessions-replace-keeps-the-rest, sessions-replace-of-absent-conflicts,
             sessions-replace-refuses-another-version, sessions-replace-shows-old-or-new, sessions-replace-survives-kill,
+            sessions-replace-survives-power-loss, sessions-replace-survives-server-kill,
             sessions-replace-takes-a-snapshot, sessions-replaced-stays-replaced,
             sessions-rewritten-names-the-last-replace
         """
@@ -267,7 +279,6 @@ class SessionStore(Store):
 
     @final
     async def delete(self, session_id: str, *, expected_version: int | None = None) -> bool:
-            sessions-replace-survives-power-loss, sessions-replace-survives-server-kill,
         """Remove a session with its records and state.
 
         Args:
@@ -422,30 +433,6 @@ class SessionStore(Store):
             scope=info.scope,
             created_at=info.created_at,
             updated_at=info.updated_at,
-        )
-
-    @final
-    async def _appending(
-        self,
-        session_id: str,
-        items: tuple[bytes, ...],
-        state: bytes | None,
-        at: datetime,
-        expected: int | None,
-        scope: str | None,
-        first: int,
-    ) -> int:
-        return await self._writing(
-            "append",
-            session_id,
-            self._append,
-            session_id,
-            items,
-            expected_version=expected,
-            state=state,
-            scope=scope,
-            at=at,
-            first_version=first,
         )
 
     @final

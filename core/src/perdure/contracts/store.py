@@ -132,3 +132,13 @@ def describe(error: BaseException) -> str:
 def draw_version() -> int:
     """Draw the first version of a new key: 40 random bits, never 0, so that no version of a key comes twice."""
     return int.from_bytes(os.urandom(5), "big") or 1
+
+
+def first_version(given: int | None, expected_version: int | None) -> int:
+    """Return the version that the key gets if it is absent: the one that was given, else a drawn one.
+
+    A write at a version of 1 or more creates nothing, so nothing is drawn for it.
+    """
+    if given is not None:
+        return given
+    return 1 if expected_version else draw_version()

@@ -14,7 +14,7 @@ from perdure.contracts.checkpoints import CheckpointReplace, CheckpointStore, Se
 from perdure.contracts.ids import check_session_id, conversation_of
 from perdure.contracts.records import Page, check_expected
 from perdure.contracts.sessions import SessionAppend, SessionStore, StoredTranscript
-from perdure.contracts.store import draw_version
+from perdure.contracts.store import first_version
 from perdure.errors import InvalidArgumentError, VersionConflictError
 from perdure.journal.contract import (
     Append,
@@ -31,6 +31,8 @@ from perdure.journal.contract import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_UNCHANGED = Head()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,9 @@ class JournalSessions(SessionStore):
 
     def operation(self, append: SessionAppend) -> Append:
         """Settle an append as `append` does, and return it as an operation of the journal."""
-        session_id, expected = check_session_id(append.session_id), check_expected(append.expected_version)
+        key, expected = Key(Part.SESSIONS, check_session_id(append.session_id)), check_expected(append.expected_version)
         items, state, at = self._settle_write(append.records, append.state, append.at)
-        return Append(Key(Part.SESSIONS, session_id), items, Head(data=state), expected, at, draw_version())
+        return Append(key, items, Head(data=state), expected, at, first_version(None, expected))
 
     async def _append(
         self,
@@ -105,15 +107,13 @@ class JournalSessions(SessionStore):
         at: datetime,
         first_version: int,
     ) -> int:
-        # A scope is set by the creating write and never after. So a write that names one asserts either that the
-        # session is absent, or that it has this scope already, at the version that was read.
         expected = expected_version
+        head = _UNCHANGED if scope is None and state is None else Head(group=scope, data=state)
         while True:
+            # The creating write sets the scope. One that names it asserts that the session is absent, or has it already.
             if scope is not None and expected_version != 0:
                 expected = await self._version_in_scope(session_id, scope, expected_version)
-            operation = Append(
-                Key(Part.SESSIONS, session_id), records, Head(group=scope, data=state), expected, at, first_version
-            )
+            operation = Append(Key(Part.SESSIONS, session_id), records, head, expected, at, first_version)
             try:
                 return (await self.journal.write((operation,)))[0]
             except VersionConflictError:

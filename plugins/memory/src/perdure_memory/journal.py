@@ -51,9 +51,6 @@ class _Data:
     process: int = field(default_factory=os.getpid)
 
 
-_NOTHING = Head()
-"""A head that changes nothing."""
-
 _named: dict[str, _Data] = {}
 _naming = threading.Lock()
 
@@ -171,13 +168,14 @@ class MemoryJournal(Journal):
         if isinstance(operation, Replace):
             del entry.items[operation.keep :]
             entry.rewritten = entry.version
-        entry.items.extend(operation.items)
+        # Copies: the encoder leaves its bytes in a buffer of several times their size, which would be kept as well.
+        entry.items.extend([bytes(memoryview(item)) for item in operation.items])
         entry.head = _merged(entry.head, operation.head)
         return entry.version
 
 
 def _merged(old: Head, new: Head) -> Head:
-    if new == _NOTHING:
+    if new.group is None and new.status is None and new.data is None:
         return old
     return Head(
         old.group if new.group is None else new.group,

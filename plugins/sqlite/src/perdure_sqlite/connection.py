@@ -18,7 +18,7 @@ from perdure_sqlite.worker import Call, Hops, serve
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from perdure_sqlite.database import Database
 
@@ -38,6 +38,7 @@ class Connection:
         self._hops: Hops = SimpleQueue()
         self._opened: asyncio.Future[Exception | None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
+        self._busy = False
         self._closing = False
         # A daemon: a store that nobody closed does not keep the interpreter from exiting.
         Thread(target=serve, args=(database, self._hops, self._opened, self._ended), daemon=True).start()
@@ -78,15 +79,28 @@ class Connection:
             raise WrongLoopError(self._title, "belongs to another event loop")
         if self._closing:
             raise StoreClosedError(self._title)
-        if not self._waiting:
-            loop.call_soon(self._send)  # when all tasks that are ready to run have asked for what they want
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._send)
         call = Call(operation, key, self._database.path, work, statements, loop.create_future())
         self._waiting.append(call)
         return call.answer
 
     def _send(self) -> None:
-        calls, self._waiting = self._waiting, []
-        self._hops.put(calls)
+        """Let all that wait go over, once every task that could run has asked for what it wants."""
+        calls = [call for call in self._waiting if not call.answer.done()]  # who was cancelled by now has not written
+        self._waiting = []
+        if calls:
+            self._hops.put((calls, self._deliver))
+        else:
+            self._busy = False
+            if self._closing:
+                self._forgotten()
+
+    def _deliver(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            call.deliver()
+        self._home[1].call_soon(self._send)  # behind the tasks that were answered, so that their next calls share a hop
 
     async def close(self) -> None:
         """Let the calls under way finish, refuse new ones, and release the file and the thread."""
@@ -98,6 +112,6 @@ class Connection:
             return
         if not self._closing:
             self._closing = True
-            self._send()
-            self._forgotten()
+            if not self._busy:
+                self._forgotten()
         await asyncio.shield(self._ended)  # others may be closing it too

@@ -133,8 +133,8 @@ class Worker(sqlite3.Connection):
                 self.execute("ROLLBACK")
 
 
-Hops: TypeAlias = "SimpleQueue[list[Call] | None]"
-"""What goes over to the thread: the calls of a hop; `None` ends it."""
+Hops: TypeAlias = "SimpleQueue[tuple[list[Call], Callable[[list[Call]], None]] | None]"
+"""What goes over to the thread: the calls of a hop, and what is to be called with them in their loop; `None` ends it."""
 
 
 def serve(
@@ -157,31 +157,18 @@ def serve(
 
 
 def _served(worker: Worker, hops: Hops) -> bool:
-    """Wait for calls and run them. Between two of these the thread holds on to nothing that a caller gave it."""
-    calls = _taken(hops)
-    if calls is None:
+    """Wait for a hop and run it. Between two of these the thread holds on to nothing that a caller gave it."""
+    hop = hops.get()
+    if hop is None:
         return False
-    calls = [call for call in calls if not call.answer.done()]  # who was cancelled by now has not written
+    calls, deliver = hop
     try:
         worker.run(calls)
     except Exception as error:  # noqa: BLE001 - it is the callers', who would wait for ever
         for call in calls:
             call.fail(error, unknown=call.statements > 0)
-    if calls:
-        _tell(calls[0].answer, _deliver, calls)
+    _tell(calls[0].answer, deliver, calls)
     return True
-
-
-def _taken(hops: Hops) -> list[Call] | None:
-    """Wait for a hop, and take what else is there by then."""
-    calls = hops.get()
-    while calls is not None and not hops.empty():
-        more = hops.get()
-        if more is None:
-            hops.put(None)  # the end comes after these
-            break
-        calls += more
-    return calls
 
 
 def _tell(future: asyncio.Future[Any], call: Callable[..., None], *arguments: object) -> None:
@@ -192,8 +179,3 @@ def _tell(future: asyncio.Future[Any], call: Callable[..., None], *arguments: ob
 def _settle(future: asyncio.Future[Any], result: object) -> None:
     if not future.done():
         future.set_result(result)
-
-
-def _deliver(calls: Sequence[Call]) -> None:
-    for call in calls:
-        call.deliver()
