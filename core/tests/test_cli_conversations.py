@@ -227,6 +227,7 @@ def test_a_turn_that_fails_again_stays_pending_and_its_traceback_is_shown(perdur
     ran = Program("perdure", perdure.directory, perdure.environment)("resume", "cli_world:agent", "broken", "--json")
     assert ran.code == 1
     assert 'raise RuntimeError("the model is away")' in ran.err
+    assert "run failed" not in ran.err
     assert ran.error["message"].endswith("stopped by RuntimeError: the model is away, and stays pending")
     assert perdure.json("resume", "cli_world:agent", "broken", MENDED="1")["turn"]["finish_reason"] == "stop"
 

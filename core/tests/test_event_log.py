@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from core.tests.command_line import Program
 
 from perdure import Agent, AgentStore, ToolCall, tool
 from perdure.events import CompactionDone, CompactionStarted, ContextCleared, RunDone, RunFailed, RunStarted
@@ -107,3 +109,38 @@ def test_no_handler_is_installed(caplog: pytest.LogCaptureFixture) -> None:
     before = [list(logger.handlers) for logger in loggers]
     log_event(replace(RunStarted(**COMMON), resumed=True))
     assert [logger.handlers for logger in loggers] == before
+
+
+FAILS = """
+import asyncio, logging, sys
+from perdure import Agent, open_store
+from perdure.models import FunctionModel
+
+async def away(request):
+    raise ConnectionError("away")
+
+async def main():
+    async with open_store("memory:") as store:
+        await Agent(model=FunctionModel(away), store=store).session("s").send("hello")
+
+if "log" in sys.argv:
+    logging.basicConfig(format="%(levelname)s %(name)s %(message)s")
+try:
+    asyncio.run(main())
+except ConnectionError:
+    pass
+"""
+
+
+def test_nothing_is_printed_unless_the_application_sets_logging_up(tmp_path: Path) -> None:
+    python = Program("python", tmp_path, {"PERDURE_OBSERVERS_OFF": "otel"})
+    assert python("-c", FAILS, code=0).err == ""
+    assert python("-c", FAILS, "log", code=0).err.startswith("WARNING perdure.runs run failed run_id=s.turn-")
+
+
+def test_commands_show_logged_warnings_but_for_the_runs_that_they_tell_of(tmp_path: Path) -> None:
+    code = (
+        "import logging; from perdure.cli.application import _show_logged_warnings; _show_logged_warnings()\n"
+        "for name in ('runs', 'observers'): logging.getLogger(f'perdure.{name}').warning('about %s', name)"
+    )
+    assert Program("python", tmp_path, {})("-c", code, code=0).err == "perdure: about observers\n"

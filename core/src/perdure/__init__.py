@@ -6,6 +6,7 @@ line that only lists what is installed start fast.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,10 @@ _PLACES = {
     "safe_id": "contracts.ids",
     "tool": "runtime.tools",
 }
+
+
+# Without a handler Python would print the warnings of an application that has not set logging up.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

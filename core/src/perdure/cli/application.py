@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -41,6 +42,7 @@ def run(commands: Mapping[str, str]) -> NoReturn:
     """Run the command line that this process was started with, and exit."""
     _prepare_streams()
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # reason: it has no use for the other arguments
+    _show_logged_warnings()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         application(commands)()
@@ -223,6 +225,15 @@ def _shown(url: str) -> str:
 def _show_warning(message: Warning | str, *_: object) -> None:
     """Show a warning to people: what it says, and not where it was raised."""
     warn(str(message))
+
+
+def _show_logged_warnings() -> None:
+    """Show on standard error what perdure logs as a warning, but for the runs that failed: commands tell of those."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("perdure: %(message)s"))
+    handler.addFilter(lambda record: record.name != "perdure.runs")
+    logging.getLogger("perdure").addHandler(handler)
 
 
 def _flush_and_exit(code: object) -> NoReturn:
