@@ -162,10 +162,14 @@ async def left_whole(bench: Bench, place: Place, kind: str, acknowledged: int, w
     found = await state_of(store, kind)
     allowed = [state_after(kind, acknowledged), state_after(kind, acknowledged + 1)]
     if found not in allowed:
-        equal(found, allowed[0], f"what is stored of a {kind} storm that was killed {when}, after write {acknowledged}")
+        equal(
+            found, allowed[0], f"what is stored of a storm ({kind}) that was killed {when}, after write {acknowledged}"
+        )
     await store.close()
     store = await bench.open(place)
-    equal(await state_of(store, kind), found, f"the same after one more opening: a {kind} storm that was killed {when}")
+    equal(
+        await state_of(store, kind), found, f"the same after one more opening: a storm ({kind}) that was killed {when}"
+    )
     await usable(bench, store, kind)
     await store.close()
 
@@ -178,7 +182,7 @@ async def usable(bench: Bench, store: Any, kind: str) -> None:
     part = CHECKPOINTS if kind == "turn" else SESSIONS
     before = await part.values(store, KEY)
     await part.write(store, KEY, [{"after": "kill"}])
-    equal(await part.values(store, KEY), [*before, {"after": "kill"}], f"an append after a killed {kind} storm")
+    equal(await part.values(store, KEY), [*before, {"after": "kill"}], f"an append after a killed storm ({kind})")
 
 
 @law(
