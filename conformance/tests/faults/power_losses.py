@@ -58,7 +58,9 @@ class HeartbeatsAreNotSynced(Synced):
     """Only the opening and the end of a turn are synced."""
 
     def syncs(self, operation: Any) -> bool:
-        return bool(operation.key.part != Part.RUNS or operation.expected_version == 0 or isinstance(operation, Replace))
+        return bool(
+            operation.key.part != Part.RUNS or operation.expected_version == 0 or isinstance(operation, Replace)
+        )
 
 
 class DecisionsAreNotSynced(Synced):
