@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import marshal
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 KEPT = 60
 """How many calls of a law are kept, the last ones."""
 
+WITHOUT_REFERENCES = 2
+"""The version of marshal's format that is the fastest: what a call is asked with is copied, and most calls are of laws that hold."""
+
+COPIED = 2**14
+"""How long such a copy may be, in bytes; of what is longer the text is kept at once."""
+
 SHOWN = 240
 """About how many characters of a value a recorded call shows."""
 
@@ -31,19 +38,22 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 
 
 class RecordedCall:
-    """One call, and what became of it.
+    """One call, and what became of it."""
 
-    Attributes:
-        text: The call as Python, long values cut.
-    """
+    __slots__ = ("_asked", "_said", "_value")
 
-    __slots__ = ("_said", "_value", "text")
-
-    def __init__(self, text: str, answer: str = "") -> None:
-        """Note that a call begins; it may be answered already."""
-        self.text = text
+    def __init__(self, text: str | Callable[[], str], answer: str = "") -> None:
+        """Note that a call begins, by its text or what makes it; it may be answered already."""
+        self._asked = text
         self._said = answer
         self._value: tuple[object, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The call as Python, long values cut."""
+        if not isinstance(self._asked, str):
+            self._asked = self._asked()
+        return self._asked
 
     @property
     def runs(self) -> bool:
@@ -86,7 +96,7 @@ class CallLog:
     hung: RecordedCall | None = None
     on_hang: Callable[[], object] | None = None
 
-    def begin(self, text: str) -> RecordedCall:
+    def begin(self, text: str | Callable[[], str]) -> RecordedCall:
         """Note that a call begins."""
         call = RecordedCall(text)
         self.calls.append(call)
@@ -95,8 +105,14 @@ class CallLog:
 
     def call(self, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> RecordedCall:
         """Note that a method is called with these arguments, as they are now."""
-        given = [*(shown(value) for value in arguments), *(f"{key}={shown(value)}" for key, value in options.items())]
-        return self.begin(f"{name}({', '.join(given)})")
+        try:
+            given: Any = (arguments, options)
+            now = marshal.dumps(given, WITHOUT_REFERENCES)
+        except ValueError:  # some object is more than JSON
+            return self.begin(_call_text(name, arguments, options))
+        if len(now) > COPIED:
+            return self.begin(_call_text(name, arguments, options))
+        return self.begin(lambda: _call_text(name, *marshal.loads(now)))
 
     def timer(self, call: RecordedCall) -> asyncio.TimerHandle | None:
         """Start the time of a call; whoever made it cancels the timer when it has ended."""
@@ -120,6 +136,11 @@ class CallLog:
     def running(self) -> list[RecordedCall]:
         """Return the calls of which nothing came yet."""
         return [call for call in self.calls if call.runs]
+
+
+def _call_text(name: str, arguments: Sequence[object], options: Mapping[str, object]) -> str:
+    given = [*(shown(value) for value in arguments), *(f"{key}={shown(value)}" for key, value in options.items())]
+    return f"{name}({', '.join(given)})"
 
 
 def record(stores: Stores, name: str, log: CallLog) -> None:
