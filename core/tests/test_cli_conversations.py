@@ -398,7 +398,13 @@ def test_what_is_damaged_hides_nothing_else(damaged: Perdure) -> None:
     assert "You said hello." in shown.out
     assert "session user-1: records[0] is damaged: the stored bytes are not JSON" in shown.err
     assert damaged.json("show", "user-1", code=1)["records"][0] is None
-    assert [one["id"][:8] for one in damaged.json("approvals", "list", code=1)["approvals"]] == ["nightly."]
+    approvals = damaged.json("approvals", "list", code=1)
+    assert [one["id"][:8] for one in approvals["approvals"]] == ["nightly."]
+    (problem,) = approvals["damaged"]
+    assert problem.startswith("approval order-7.turn-")
+    assert problem.endswith(
+        ".s0.c1 is damaged: the stored object has no id, no run_id, no tool_call_id, no tool_name, no arguments, no created_at"
+    )
     pending = damaged.json("pending", code=1)
     assert sorted(turn["conversation"] for turn in pending["turns"]) == ["broken", "nightly.run", "order-7", "queued"]
     assert len(pending["damaged"]) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     """Make a dataclass from a stored object; what it does not know goes into `extra`.
 
     Raises:
-        StoreCorruptedError: A field is missing, or is no instant or duration.
+        StoreCorruptedError: Fields are missing or null, or one is no instant or duration.
     """
     known = _names(kind)  # type: ignore[arg-type]  # reason: the same
     values: dict[str, Any] = {}
@@ -51,16 +51,22 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
             values[name] = _duration(content, f"{where}.{name}")
         else:
             values[name] = content
-    try:
-        return kind(**values, **{EXTRA: extra})
-    except TypeError as error:
-        raise StoreCorruptedError(where, str(error)) from error
+    lacking = [name for name in _required(kind) if values.get(name) is None]  # type: ignore[arg-type]  # reason: the same
+    if lacking:
+        raise StoreCorruptedError(where, f"the stored object has no {', no '.join(lacking)}")
+    return kind(**values, **{EXTRA: extra})
 
 
 @cache
 def _names(kind: type[Any]) -> tuple[str, ...]:
     """Return the names of a dataclass's fields, in order."""
     return tuple(item.name for item in fields(kind))
+
+
+@cache
+def _required(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields that have no default, in order."""
+    return tuple(item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
 
 
 def _instant(content: object, where: str) -> datetime:
