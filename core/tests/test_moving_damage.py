@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import pytest
 from core.tests.moving_world import CALLS, agent
+from core.tests.processes import another, dead
 
 from perdure import AgentStore, open_store
 from perdure.contracts.approvals import Approval
@@ -14,6 +16,7 @@ from perdure.journal.contract import Append, Head, Key, Part
 from perdure.journal.stores import JournalSessions
 from perdure.moving import copy_conversations
 from perdure.moving.walking import approvals
+from perdure_conformance.interception import Died, at
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +88,31 @@ async def test_a_damaged_approval_on_a_later_page_hides_none() -> None:
             )
         await _damage(source, Part.APPROVALS, names[20])
         assert sorted([name async for name, _ in approvals(source)]) == names
+
+
+async def test_what_is_damaged_at_the_target_is_named_and_hides_no_half_of_a_conversation() -> None:
+    async with open_store("memory:") as source, open_store("memory:") as target:
+        await _filled(source)
+        for _ in range(2):  # the half of one conversation, and then of another, which the source has no longer
+            with contextlib.suppress(Died):
+                await copy_conversations(source, another(target, at(3, "die-after"), process=dead()))
+            for info in (await target.checkpoints.list(status="copying")).items:
+                await source.delete_session(info.key, force=True)
+        damaged, half = (info.key for info in (await target.checkpoints.list(status="copying")).items)
+        await _damage(target, Part.RUNS, damaged)
+        report = await copy_conversations(source, target)
+        assert sorted(report.not_copied) == [damaged, half]
+        assert report.not_copied[damaged].startswith(f"at the target turn journal {damaged}: head is damaged: ")
+        assert report.not_copied[half].startswith("the target has the half of it")
+
+
+async def test_a_lone_approval_that_is_damaged_at_the_target_stops_no_copy() -> None:
+    async with open_store("memory:") as source, open_store("memory:") as target:
+        approval_id = await _filled(source)
+        await source.sessions.delete("waiting")
+        await source.checkpoints.delete("waiting")
+        await copy_conversations(source, target)
+        await _damage(target, Part.APPROVALS, approval_id)
+        report = await copy_conversations(source, target)
+        assert (report.present, list(report.not_copied)) == (2, [approval_id])
+        assert report.not_copied[approval_id].startswith(f"at the target approval {approval_id} is damaged: ")

@@ -30,6 +30,7 @@ async def each(
     id_of: Callable[[T], str],
     *,
     by_id: bool = True,
+    status: str | None = None,
     before: datetime | None = None,
 ) -> AsyncIterator[tuple[str, T | U | StoreCorruptedError]]:
     """Yield each id of a store with what it stands for, or with what is wrong with that.
@@ -40,6 +41,7 @@ async def each(
         load: Reads what an id stands for: one by one, from where the listing cannot go on.
         id_of: The id of what is listed.
         by_id: Whether the listing is in the order of ids.
+        status: Only what has this status, by a listing that knows of one.
         before: Only what was last written earlier, and what is so damaged that nobody knows when that was.
 
     Raises:
@@ -48,7 +50,7 @@ async def each(
     last: str | None = None
     seen: set[str] = set()  # where the last id does not tell what was listed
     try:
-        async for item in walk(listing, before=before):
+        async for item in walk(listing, before=before, **({} if status is None else {"status": status})):
             name = id_of(item)
             yield name, item
             if by_id:
@@ -60,7 +62,7 @@ async def each(
     else:
         return
     unreadable: list[StoreCorruptedError] = []
-    async for name in walk_journal(journal, part, unreadable, after=last, before=before):
+    async for name in walk_journal(journal, part, unreadable, after=last, status=status, before=before):
         if name in seen:
             continue
         try:

@@ -68,7 +68,11 @@ async def bring(
 
 async def bring_alone(store: AgentStore, approval: Approval, report: CopyReport) -> None:
     """Write an approval of which no conversation knows any more, unless it is there already."""
-    there = await store.approvals.get(approval.id)
+    try:
+        there = await store.approvals.get(approval.id)
+    except StoreCorruptedError as error:
+        report.not_copied[approval.id] = f"at the target {error}"
+        return
     if there is None:
         there = await store.approvals.create(approval, version=approval.version)
         report.approvals += 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from perdure.behind_damage import each
 from perdure.conversation import Claim, busy, journal_of, settle
 from perdure.errors import (
     InvalidArgumentError,
@@ -33,7 +34,6 @@ from perdure.moving.reports import CopyReport
 from perdure.moving.snapshots import has_stayed, read_snapshot, read_unclaimed
 from perdure.moving.walking import approvals, count, keys
 from perdure.ownership.leases import OwnershipLostError
-from perdure.paging import walk
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
@@ -236,10 +236,17 @@ class _Copying:
         """Report what copies that were cut short have left of conversations that the source has no longer."""
         if "checkpoints" not in self.target:
             return
-        async for info in walk(self.target.checkpoints.list, status=COPYING):
-            found = await self.target.checkpoints.load(info.key)
+        store = self.target.checkpoints
+        async for key, info in each(store, store.list, store.load, lambda item: item.key, status=COPYING):
+            try:
+                if isinstance(info, StoreCorruptedError):
+                    raise info
+                found = await store.load(key)
+            except StoreCorruptedError as error:
+                self.report.not_copied.setdefault(key, f"at the target {error}")
+                continue
             if found is not None and is_half_copied(found) and not self.target.ownership.is_live(found):
-                self.report.not_copied.setdefault(info.key, _HALF_THERE)
+                self.report.not_copied.setdefault(key, _HALF_THERE)
 
 
 def _why(error: PerdureError) -> str:
