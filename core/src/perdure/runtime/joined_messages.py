@@ -34,15 +34,17 @@ class JoinedMessages(Sequence["Message"]):
     @overload
     def __getitem__(self, place: slice) -> tuple[Message, ...]: ...
     def __getitem__(self, place: int | slice) -> Message | tuple[Message, ...]:
-        places = range(self._length)[place]
-        return self._at(places) if isinstance(places, int) else tuple(map(self._at, places))
+        if isinstance(place, slice):
+            return tuple(map(self._at, range(self._length)[place]))
+        return self._at(place if place >= 0 else self._length + place)
 
     def _at(self, place: int) -> Message:
+        left = place
         for messages, length in self._parts:
-            if place < length:
-                return messages[place]
-            place -= length
-        raise IndexError(place)
+            if 0 <= left < length:
+                return messages[left]
+            left -= length
+        raise IndexError(f"there is no message {place} of {self._length}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

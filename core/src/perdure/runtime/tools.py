@@ -167,7 +167,9 @@ class Tool:
         """
         if self._context is not None:
             values = {**values, self._context: context}
-        async with asyncio.timeout(None if self.timeout is None else self.timeout.total_seconds()):
+        if self.timeout is None:
+            return as_text(await _called(self.function, values))
+        async with asyncio.timeout(self.timeout.total_seconds()):
             return as_text(await _called(self.function, values))
 
     async def find_out(self, values: dict[str, Any], context: ToolContext) -> ToolRan | ToolDidNotRun | None:
