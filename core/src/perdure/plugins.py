@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pluggy
 from pydantic import BaseModel
@@ -225,7 +225,19 @@ def _options(found: InstalledPlugin, module: object) -> type[BaseModel]:
     raise _broken(found, "its Options is no pydantic model")
 
 
-def _hooks(found: InstalledPlugin, module: Any) -> pluggy.HookRelay:
+def _hooks(found: InstalledPlugin, module: object) -> pluggy.HookRelay:
+    """Register the module once: that costs more than most openings."""
+    key = (found, id(module))
+    if key not in _registered:
+        _registered[key] = (module, _register(found, module))
+    return _registered[key][1]
+
+
+_registered: Final[dict[tuple[InstalledPlugin, int], tuple[object, pluggy.HookRelay]]] = {}
+"""The hooks of each module, which is kept beside them, so that its id stays its own."""
+
+
+def _register(found: InstalledPlugin, module: object) -> pluggy.HookRelay:
     """Register the module alone, so that no plugin ever sees another's calls."""
     manager = pluggy.PluginManager("perdure")
     manager.add_hookspecs(hookspecs)
