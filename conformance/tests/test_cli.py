@@ -40,6 +40,16 @@ def only(*laws: str) -> list[str]:
 # --- how it ends ---
 
 
+def test_a_url_without_a_place_says_what_to_write_before_any_law_is_tried() -> None:
+    ran = check("memory:", *only(LAW))
+    assert ran.exit_code == 4, ran.output
+    assert (
+        "'memory:' cannot be checked as it is: an opening does not find what another one wrote. Put {place}"
+        in ran.output
+    )
+    assert check("memory:everywhere", *only(LAW)).exit_code == 0, "a fresh namespace is a place"
+
+
 def test_what_held_ends_with_0() -> None:
     ran = check(MEMORY, *only(LAW))
     assert ran.exit_code == 0, ran.output

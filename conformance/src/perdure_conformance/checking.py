@@ -12,6 +12,7 @@ from importlib import metadata
 from perdure.contracts.hookspecs import CONTRACT
 from perdure_conformance.bench import Bench
 from perdure_conformance.known_failures import KnownFailure
+from perdure_conformance.laws.opening import namespaces_make_places
 from perdure_conformance.laws.register import Law, all_laws
 from perdure_conformance.levels import PARTS, Declared, Standing, grants
 from perdure_conformance.profiles import Profile
@@ -141,6 +142,9 @@ class Check:
             if part in bench.store:
                 declared = bench.capabilities(part)
                 self._declared[part] = {name: getattr(declared, name) for name in declared.__dataclass_fields__}
+        template = self.plan.named.target.template
+        if template is not None and "{dir}" not in template and "{place}" not in template:
+            await namespaces_make_places(bench, self.plan.named.text)
 
     # --- the rounds ---
 
