@@ -19,6 +19,7 @@ from typing import Any
 
 from conformance.tests.catalogue import CATALOGUE, Entry
 
+from perdure_conformance.grading import exit_code
 from perdure_conformance.reports.grade import Grade, PlantedData
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -192,7 +193,7 @@ def write_grade(files: Iterable[Path]) -> None:
     """Take grades into the one that is kept, and write the tables."""
     kept = read_grade() if GRADE.exists() else None
     for file in files:
-        kept = _merged(kept, read_grade(file))
+        kept = merged(kept, read_grade(file))
     assert kept is not None, "name a grade"
     GRADE.write_text(kept.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write(PLANTED, "planted", planted(kept))
@@ -200,17 +201,27 @@ def write_grade(files: Iterable[Path]) -> None:
     write(EXPLANATION, "clean", clean(kept))
 
 
-def _merged(kept: Grade | None, later: Grade) -> Grade:
-    if kept is None:
-        return later
-    stores = {one.name: one for one in (*kept.planted, *later.planted)}
+def merged(kept: Grade | None, later: Grade) -> Grade:
+    """Return two grades as one, which took as long as both and ends as all that is left in it says.
+
+    What a later grade does not try again stays as it was; what it was graded with must be the same then.
+    """
     known = {name for entry in CATALOGUE for name in entry.stores}
-    return later.model_copy(
+    if kept is None or (later.clean is not None and known <= {one.name for one in later.planted}):
+        return later
+    differs = [name for name in ("versions", "profile") if getattr(kept, name) != getattr(later, name)]
+    if differs:
+        sys.exit(f"this grade has other {differs[0]} than the kept one: grade all stores anew, with --clean")
+    stores = {one.name: one for one in (*kept.planted, *later.planted)}
+    both = later.model_copy(
         update={
             "planted": tuple(one for name, one in stores.items() if name in known),
             "clean": later.clean or kept.clean,
+            "started_at": min(kept.started_at, later.started_at),
+            "seconds": round(kept.seconds + later.seconds, 3),
         }
     )
+    return both.model_copy(update={"exit_code": exit_code(both)})
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ class Grading:
             clean=clean,
             exit_code=ExitCode.NOTHING_RUN,
         )
-        return grade.model_copy(update={"exit_code": _exit_code(grade)})
+        return grade.model_copy(update={"exit_code": exit_code(grade)})
 
     # --- planted stores ---
 
@@ -176,7 +176,8 @@ def _catch(law: str, verdicts: Iterable[Verdict]) -> CatchData:
     )
 
 
-def _exit_code(grade: Grade) -> ExitCode:
+def exit_code(grade: Grade) -> ExitCode:
+    """Return what the command ends with, from what became of the stores."""
     if not grade.planted and (grade.clean is None or not grade.clean.trials):
         return ExitCode.NOTHING_RUN
     missed = not all(one.caught_by_own for one in grade.planted)
