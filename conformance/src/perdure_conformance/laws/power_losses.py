@@ -15,6 +15,7 @@ async def survives_power_loss(bench: Bench, kind: str) -> None:
     note = bench.target.power_loss
     if note is None:
         raise NotRunError("power loss is not tested: the target tells no way to drop what was not synced")
+    bench.needs_reopening()
     for count in bench.effort.sweep(range(1, COUNTED + 1)):
         place = bench.another_place()
         cut = note(place)
@@ -23,6 +24,7 @@ async def survives_power_loss(bench: Bench, kind: str) -> None:
             versions = await first_writes(store, kind, count)
         finally:
             drop = cut()
+        bench.log.begin(f"the power of {place.name} goes").says("what was not synced is lost")
         await store.close()
         drop()
         await all_there(bench, place, kind, versions, "that lost its power after")

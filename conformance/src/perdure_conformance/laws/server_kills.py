@@ -32,7 +32,14 @@ def killer(bench: Bench) -> Callable[[Place], Awaitable[None]]:
     kill = bench.target.kill_server
     if kill is None:
         raise NotRunError("server kill is not tested: the target tells no way to kill a server")
-    return lambda place: asyncio.to_thread(kill, place)
+    bench.needs_reopening()
+
+    async def killed(place: Place) -> None:
+        noted = bench.log.begin(f"the server of {place.name} is killed")
+        await asyncio.to_thread(kill, place)
+        noted.says("it serves again")
+
+    return killed
 
 
 async def survives_server_kill(bench: Bench, kind: str) -> None:
