@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.backend import Head, StoreCorruptedError
+from perdure.backend import Head, StoreCorruptedError, VersionConflictError
 from perdure_file.journal import FileJournal
 from perdure_file.lines import write_batch, write_opening
 
@@ -28,10 +28,9 @@ def content(request: pytest.FixtureRequest) -> dict[int, bytes]:
     lines, offset, found = [opening], len(opening), {}
     for number in range(LENGTHS[-1] if request.param == "small" else 10_000):
         item = b'{"n":%d,"text":"%s"}' % (number, b"x" * size)
-        times = {"created_at": at, "updated_at": at}
-        batch = write_batch(
-            [item], version=number + 1, before=number, offset=offset, rewritten=0, head=Head(data=b'{"a":1}'), **times
-        )
+        version, head = number + 1, Head(data=b'{"a":1}')
+        about: dict[str, Any] = {"version": version, "rewritten": 0, "created_at": at, "updated_at": at, "head": head}
+        batch, _ = write_batch([item], before=number, offset=offset, **about)
         lines.append(batch)
         offset += len(batch)
         if number + 1 in LENGTHS:
@@ -82,11 +81,25 @@ async def test_opening_and_appending_cost_the_same_at_any_length(
 
 
 async def test_an_append_is_one_write_one_sync_and_few_calls(journal: FileJournal, disk: Any, op: Any) -> None:
-    for _ in range(3):
+    await journal.write([op.append("s", b'{"n":0}')])
+    for reads in (1, 0, 0):  # the end of a file is read once
         disk.reset()
         await journal.write([op.append("s", b'{"n":1}', b'{"n":2}')])
-    assert disk.calls.total() <= 12, disk.calls
-    assert (disk.calls["write"], disk.calls["sync"], disk.calls["open"], disk.calls["read"]) == (1, 1, 0, 1)
+        assert disk.calls.total() <= 7 + reads, disk.calls
+        assert (disk.calls["write"], disk.calls["sync"], disk.calls["open"], disk.calls["read"]) == (1, 1, 0, reads)
+
+
+async def test_the_end_is_read_again_when_somebody_else_has_written(root: Path, journal: FileJournal, op: Any) -> None:
+    await journal.write([op.append("s", b'{"n":1}', first=5)])
+    await journal.write([op.append("s", b'{"n":2}')])
+    other = FileJournal(root)
+    await other.open()
+    await other.write([op.append("s", b'{"n":3}', expected=6)])
+    await other.close()
+    with pytest.raises(VersionConflictError):
+        await journal.write([op.append("s", b'{"n":4}', expected=6)])
+    assert await journal.write([op.append("s", b'{"n":4}', expected=7)]) == (8,)
+    assert list((await op.read(journal, "s")).items) == [b'{"n":%d}' % number for number in (1, 2, 3, 4)]
 
 
 async def test_the_first_write_and_a_replace_sync_the_file_and_its_folder(

@@ -145,7 +145,7 @@ def test_any_bytes_and_any_head_come_back_and_every_line_is_json(items: list[byt
         "created_at": AT,
         "updated_at": AT,
     }
-    data = write_batch(items, head=head, **about)
+    data, _ = write_batch(items, head=head, **about)
     *lines, last = data.splitlines(keepends=True) if b"\r" not in data else [x + b"\n" for x in data.split(b"\n")[:-1]]
     commit = read_commit(last)
     batch = b"".join(lines)
@@ -161,7 +161,7 @@ def test_any_bytes_and_any_head_come_back_and_every_line_is_json(items: list[byt
 def test_every_beginning_of_a_write_is_torn_and_none_with_a_spoiled_end_is(
     items: Any, head: Head, choose: st.DataObject
 ) -> None:
-    data = write_batch(items, version=1, before=0, offset=9, rewritten=0, created_at=AT, updated_at=AT, head=head)
+    data, _ = write_batch(items, version=1, before=0, offset=9, rewritten=0, created_at=AT, updated_at=AT, head=head)
     cut = choose.draw(st.integers(0, len(data) - 1))
     assert is_torn(data[:cut])
     assert is_torn(data[:cut] + b"\0" * 9) or cut == len(data) - 1

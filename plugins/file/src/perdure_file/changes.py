@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from perdure.backend import (
     Append,
     Delete,
-    Head,
     Operation,
     OutcomeUnknownError,
     Replace,
@@ -54,7 +53,7 @@ class Changes:
         return int(settings["version"])
 
     def _append(self, guard: Guard, log: Log, tail: Tail, items: Iterable[bytes], settings: dict[str, Any]) -> None:
-        batch = write_batch(items, before=tail.commit.count, offset=tail.end, **settings)
+        batch, commit = write_batch(items, before=tail.commit.count, offset=tail.end, **settings)
         if tail.torn:
             self._disk.truncate(log.file, tail.end)
             self._report(guard, tail)
@@ -69,10 +68,12 @@ class Changes:
             self._disk.sync(log.file)
         except OSError as error:
             raise _unknown(guard, error) from error
+        log.grown(commit, tail.end + len(batch))
 
     def _create(self, guard: Guard, items: Iterable[bytes], settings: dict[str, Any]) -> None:
         opening = write_opening(guard.place.part, guard.place.key.id)
-        self.publish(guard, (opening, write_batch(items, before=0, offset=len(opening), **settings)))
+        batch, _ = write_batch(items, before=0, offset=len(opening), **settings)
+        self.publish(guard, (opening, batch))
 
     def publish(self, guard: Guard, content: Iterable[bytes]) -> None:
         """Put a new file in the place of the old one, or of none: written and synced first, then renamed."""
@@ -161,20 +162,10 @@ def _settings(operation: Append | Replace, old: Commit | None) -> dict[str, Any]
     if old is not None:
         version, rewritten = old.version + 1, old.rewritten
         times = {"created_at": old.created_at, "updated_at": max(old.updated_at, operation.at)}
-        head = _merged(old.head, operation.head)
     else:
         assert isinstance(operation, Append)  # `_check` has refused a replace of an absent key
         version, rewritten = operation.first_version, 0
         times = {"created_at": operation.at, "updated_at": operation.at}
-        head = operation.head
     if isinstance(operation, Replace):
         rewritten = version
-    return {"version": version, "rewritten": rewritten, "head": head, **times}
-
-
-def _merged(old: Head, new: Head) -> Head:
-    return Head(
-        old.group if new.group is None else new.group,
-        old.status if new.status is None else new.status,
-        old.data if new.data is None else new.data,
-    )
+    return {"version": version, "rewritten": rewritten, "head": operation.head, "old": old, **times}

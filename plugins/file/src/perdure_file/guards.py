@@ -63,6 +63,7 @@ class Guard:
         self.mutex = threading.Lock()
         self.users = 0
         self._lock: int | None = None
+        self._identity: os.stat_result | None = None
 
     @contextmanager
     def locked(self, patience: Patience, *, make: bool, look: bool) -> Iterator[None]:
@@ -117,14 +118,15 @@ class Guard:
                 return
             if self._lock is None:
                 self._lock = self._open(folder, make=make)
-            if self._lock is None:
-                return
+                if self._lock is None:
+                    return
+                self._identity = self._disk.status(self._lock)
             while not self._directory.lock(self._lock):
                 if not patience.left:
                     raise self._busy()
                 time.sleep(pause)  # in a thread; the kernel has no lock that waits for a limited time
                 pause = min(pause * 2, 0.01)
-            if self._is_at_its_name(self._lock, folder):
+            if self._is_at_its_name(folder):
                 return
             self._close_lock()
 
@@ -151,11 +153,11 @@ class Guard:
             self.adopt(None)
             self.adopt(self._directory.log(self.place, write=write))
 
-    def _is_at_its_name(self, lock: int, folder: int) -> bool:
+    def _is_at_its_name(self, folder: int) -> bool:
         try:
             found = self._disk.status_at(self.place.lock, folder)
             self.marked = self.marked or (found is not None and found.st_size > 0)
-            return found is not None and os.path.samestat(found, self._disk.status(lock))
+            return found is not None and self._identity is not None and os.path.samestat(found, self._identity)
         except BaseException:
             self._close_lock()  # it is held
             raise
@@ -164,8 +166,8 @@ class Guard:
         if self._lock is None:
             return
         try:
-            folder = self._folder(make=False)
-            if self.log is None and folder is not None and self._key_is_gone():
+            folder = self._folder(make=False) if self.log is None else None
+            if folder is not None and self._key_is_gone():
                 self._disk.unlink(self.place.lock, folder)
                 self._close_lock()
             else:

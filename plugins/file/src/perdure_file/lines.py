@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -58,8 +58,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rewritten: The version of the last `Replace`, or 0.
         created_at: When the key was made.
         updated_at: When it was written last.
-        crc32: The check of the items' lines.
         group, status, data: The head; what is absent is `None`, and `b""` for `data`.
+        crc32: The check of the items' lines.
     """
 
     version: int
@@ -70,13 +70,13 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rewritten: int
     created_at: datetime
     updated_at: datetime
-    crc32: str
     group: msgspec.Raw = _NOTHING
     group_base64: str | None = None
     status: msgspec.Raw = _NOTHING
     status_base64: str | None = None
     data: msgspec.Raw = _NOTHING
     data_base64: str | None = None
+    crc32: str
 
     @property
     def head(self) -> Head:
@@ -99,6 +99,7 @@ class _Opening(msgspec.Struct):
     id: str = ""
 
 
+_encode = msgspec.json.Encoder().encode
 _commit_line = msgspec.json.Decoder(_CommitLine)
 _opening_line = msgspec.json.Decoder(_Opening)
 _any_line = msgspec.json.Decoder(msgspec.Raw)
@@ -131,8 +132,9 @@ def write_batch(
     created_at: datetime,
     updated_at: datetime,
     head: Head,
-) -> bytes:
-    """Return the lines of one write: its items and the commit.
+    old: Commit | None = None,
+) -> tuple[bytes, Commit]:
+    """Return the lines of one write, its items and the commit, and what the commit says.
 
     Args:
         items: The items.
@@ -142,22 +144,26 @@ def write_batch(
         rewritten: The version of the last `Replace`, or 0.
         created_at: When the key was made.
         updated_at: When it is written.
-        head: The whole head.
+        head: The head; what it leaves open is as in `old`.
+        old: The commit before.
     """
     lines = [_write_item(item) for item in items]
     batch = b"".join(lines)
-    fields = b"".join(
-        (
-            _field(b"group", None if head.group is None else codec.encode(head.group)),
-            _field(b"status", None if head.status is None else codec.encode(head.status)),
-            _field(b"data", head.data or None),
-        )
+    commit = Commit(
+        version=version,
+        count=before + len(lines),
+        items=len(lines),
+        offset=offset,
+        size=len(batch),
+        rewritten=rewritten,
+        created_at=created_at,
+        updated_at=updated_at,
+        crc32=f"{crc32(batch):08x}",
+        **_field("group", _encoded(head.group), old),
+        **_field("status", _encoded(head.status), old),
+        **_field("data", head.data, old),
     )
-    commit = b'%s{"version":%d,"count":%d,"items":%d,"offset":%d,"size":%d,"rewritten":%d,' % (
-        *(COMMIT, version, before + len(lines), len(lines), offset, len(batch), rewritten),
-    )
-    times = b'"created_at":"%s","updated_at":"%s",' % (_instant(created_at), _instant(updated_at))
-    return batch + _sealed(b'%s%s%s"crc32":"%08x"}' % (commit, times, fields, crc32(batch)))
+    return batch + _sealed(COMMIT + _encode(commit)), commit
 
 
 def read_commit(line: bytes) -> Commit:
@@ -241,14 +247,21 @@ def _is_line_of_json(data: bytes) -> bool:
     return data == data.strip()
 
 
-def _field(name: bytes, data: bytes | None) -> bytes:
-    if data is None:
-        return b""
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else codec.encode(text)
+
+
+def _field(name: str, data: bytes | None, old: Commit | None) -> dict[str, Any]:
+    """Return a part of the head as a commit has it: JSON as it is, what is none in base64, nothing where nothing is."""
+    if data is None and old is not None:
+        return {name: getattr(old, name), f"{name}_base64": getattr(old, f"{name}_base64")}
+    if not data:
+        return {}
     try:
         plain = b"\n" not in data and bytes(_any_line.decode(data)) == data
     except msgspec.MsgspecError:
         plain = False
-    return b'"%s":%s,' % (name, data) if plain else b'"%s_base64":"%s",' % (name, b64encode(data))
+    return {name: msgspec.Raw(data)} if plain else {f"{name}_base64": b64encode(data).decode()}
 
 
 def _bytes(raw: msgspec.Raw, encoded: str | None) -> bytes:
@@ -259,10 +272,6 @@ def _text(raw: msgspec.Raw, encoded: str | None) -> str | None:
     data = _bytes(raw, encoded)
     value: Any = codec.decode(data) if data else None
     return None if value is None else str(value)
-
-
-def _instant(at: datetime) -> bytes:
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z").encode()
 
 
 def _sealed(text: bytes) -> bytes:

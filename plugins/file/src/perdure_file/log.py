@@ -60,6 +60,7 @@ class Log:
         self._disk = disk
         self._part, self._id, self.where = part, id, where
         self.file, self._identity = file, disk.status(file)
+        self._last: Tail | None = None
 
     def check(self) -> None:
         """Look at the first line, so that a newer format is refused untouched; close the file if it is none of ours."""
@@ -82,6 +83,8 @@ class Log:
     def tail(self) -> Tail:
         """Find the last whole commit, reading backwards from the end, twice as much each time."""
         size, block = self._disk.status(self.file).st_size, BLOCK
+        if self._last is not None and self._last.end == size:
+            return self._last  # nobody has written since: a file grows or is replaced
         while True:
             start = max(size - block, 0)
             data = self._disk.read(self.file, start, size - start)
@@ -95,6 +98,10 @@ class Log:
             if start == 0:
                 raise self.damaged(0, "it has no whole commit")
             block *= 2
+
+    def grown(self, commit: Commit, end: int) -> None:
+        """Take note of what was appended and is on the disk."""
+        self._last = Tail(commit, end, 0)
 
     def items(self, tail: Tail, start: int, stop: int) -> list[bytes]:
         """Read items `start` to `stop`, and with them a batch more at the most."""

@@ -165,7 +165,7 @@ def salvage(path: str | Path, *, busy_timeout: float = 5.0, shared: bool = True,
         kept_as = located.keep()
         opening = write_opening(located.place.part, located.place.key.id)
         items = [*map(read_item, found.lines)]
-        batch = write_batch(items, before=0, offset=len(opening), **found.settings())
+        batch, _ = write_batch(items, before=0, offset=len(opening), **found.settings())
         Changes(located.directory, log_torn_write).publish(guard, (opening, batch))
         return replace(report, kept_as=kept_as, recovered=len(items))
 
