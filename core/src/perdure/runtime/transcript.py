@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from perdure import codec
+from perdure.errors import StoreCorruptedError
 from perdure.runtime.history import is_own
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message, messages_of
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore, Transcript
+
+PAGE: Final = 1000
+"""How many records are read at once."""
 
 _SAME_LIFE: Final = 2**20
 """A session that was deleted and created again starts at a random version of 40 bits, so it is not this near."""
@@ -40,18 +44,44 @@ class TranscriptView:
             return await self._refresh()
 
     async def _refresh(self) -> Transcript | None:
-        known = self.head
-        if known is not None:
-            new = await self.sessions.load(self.session_id, after=len(self.records))
-            if new is not None and self._continues(known, new):
-                self._take(new)
-                return new
-        fresh = await self.sessions.load(self.session_id)
-        self.head, self.records, self.messages = None, [], []
-        self._forget_saved()
-        if fresh is not None:
-            self._take(fresh)
-        return fresh
+        found = await self._read(self.head, len(self.records))
+        goes_on = found is not None and found[0] is not None
+        while found is None:  # what was read before is no part of it: read all of it
+            found = await self._read(None, 0)
+        head, new = found
+        messages = messages_of(new)
+        if not goes_on:
+            self.records, self.messages = [], []  # not emptied: a turn may hold them
+        self.records.extend(new)
+        self.messages.extend(messages)
+        self.head, self._saved, self._shown = head, [], []
+        return head
+
+    async def _read(self, known: Transcript | None, place: int) -> tuple[Transcript | None, list[Record]] | None:
+        """Read what is behind a place, in pages: their bytes and what is decoded of them are in memory page by page.
+
+        Args:
+            known: The head as of which the records before the place were read; `None`: there are none.
+            place: How many they are.
+
+        Returns:
+            The head as of which all is read, `None` if there is no session, and the records; or `None` if those that
+            were read before are no part of the session any more.
+        """
+        records: list[Record] = []
+        while True:
+            so_far = place + len(records)
+            part = await self.sessions.load(self.session_id, after=so_far, limit=PAGE)
+            if part is None:
+                return None, []
+            if known is not None and not _continues(known, part, so_far):
+                return None
+            known = part
+            records.extend(part.records)
+            if place + len(records) >= part.count:
+                return part, records
+            if not part.records:
+                raise StoreCorruptedError(f"session {self.session_id}", "it has fewer records than it says")
 
     def add_saved(self, records: Sequence[Record]) -> None:
         """Show a turn that was saved just now, without reading it again."""
@@ -70,19 +100,12 @@ class TranscriptView:
                 return Spent.from_record(record["spent"])
         return Spent()
 
-    def _continues(self, known: Transcript, new: Transcript) -> bool:
-        return (
-            new.created_at == known.created_at
-            and new.rewritten <= known.version
-            and 0 <= new.version - known.version < _SAME_LIFE
-            and new.count >= len(self.records)
-        )
 
-    def _take(self, part: Transcript) -> None:
-        self.records.extend(part.records)
-        self.messages.extend(messages_of(part.records))
-        self.head = part
-        self._forget_saved()
-
-    def _forget_saved(self) -> None:
-        self._saved, self._shown = [], []
+def _continues(known: Transcript, new: Transcript, count: int) -> bool:
+    """Whether the first so many records, read as of a head, are the first ones as of another."""
+    return (
+        new.created_at == known.created_at
+        and new.rewritten <= known.version
+        and 0 <= new.version - known.version < _SAME_LIFE
+        and new.count >= count
+    )
