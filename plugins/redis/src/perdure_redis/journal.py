@@ -139,8 +139,8 @@ class RedisJournal(Journal):
     ) -> JournalSnapshot | None:
         """Read the head and the items in one command."""
         call, name, known = self._call("read", key.id), self._keys.journal(key.part, key.id), self._seen.of(key)
-        if last is None and after == 0 and limit in (None, 0):
-            command = (b"LRANGE", name, b"0", b"-1" if limit is None else b"0")
+        if last is None and after == 0:  # the head is the first element
+            command = (b"LRANGE", name, b"0", b"%d" % (-1 if limit is None else limit))
             found = await self._route.one(call, name, command)
         else:
             window = (after, -1 if limit is None else limit) if last is None else (-1, last)

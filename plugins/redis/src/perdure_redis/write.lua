@@ -33,7 +33,7 @@ for n = 1, operations do
     if not old then return {'damaged', n} end
     if not old.version then return {'format', n, old.format} end
     actual, born, count = old.version, birth(old), old.count
-    if seen ~= '' and kind ~= 'D' then
+    if seen ~= '' and kind ~= 'D' and seen ~= born .. ' ' .. actual then
       local seen_born, version = string.match(seen, '^(.*) (%d+)$')
       if seen_born == born and older(actual, version) then return {'back', n, actual, born} end
     end
@@ -42,7 +42,8 @@ for n = 1, operations do
     return {'conflict', n, actual, born}
   end
   if not whole and kind ~= 'D' and ends(journal, index, ARGV[at + 1], ARGV[at + 2], not old) then return {'ends'} end
-  redis.call('ZCARD', index) -- one of a wrong type is found before any write
+  -- An index of a wrong type is found before any write: by this, or by the one append's own first command.
+  if operations > 1 or whole or kind ~= 'A' then redis.call('ZCARD', index) end
   local found
   if whole or not old or kind == 'D' then
     clock = clock or now()
@@ -75,7 +76,7 @@ local function store(n, at, head, first, last)
   head = head or {
     version = ARGV[at + 4], count = 0, rewritten = '0', first = ARGV[at + 4], created = instant, updated = instant, data = '',
   }
-  local updated, before = head.updated, not new and filters(head)
+  local updated, group, status, before = head.updated, head.group, head.status, not new and filters(head)
   local due_before = ttl > 0 and signature(id, head)
   if not new then
     head.version = successor(head.version)
@@ -86,22 +87,24 @@ local function store(n, at, head, first, last)
   head.group, head.status = keep(ARGV[at + 6], head.group), keep(ARGV[at + 7], head.status)
   head.data = keep(ARGV[at + 8], head.data)
 
-  local moved = ARGV[at + 6] ~= '' or ARGV[at + 7] ~= ''
+  local moved = not new and (head.group ~= group or head.status ~= status)
   local after = (moved or new) and filters(head) or before
   if new then
     add(index, members(after, ALL, id, head.created, head.updated))
     redis.call('RPUSH', journal, format(head))
   else
-    redis.call('LSET', journal, 0, format(head))
-    if kind == 'R' then redis.call('LTRIM', journal, 0, ARGV[at + 4]) end
+    local names, gone
     if moved or updated ~= head.updated then
       local orders = moved and ALL or RECENT
-      local names = members(after, orders, id, head.created, head.updated)
-      local gone = without(members(before, orders, id, head.created, updated), names)
+      names = members(after, orders, id, head.created, head.updated)
+      gone = members(before, orders, id, head.created, updated)
+      if moved then gone = without(gone, names) end -- else they are all others: each has the instant in it
       add(index, names)
-      if take(index, gone) < #gone then -- the index was lost: put back what belongs there
-        add(index, members(after, ALL, id, head.created, head.updated))
-      end
+    end
+    redis.call('LSET', journal, 0, format(head))
+    if kind == 'R' then redis.call('LTRIM', journal, 0, ARGV[at + 4]) end
+    if names and take(index, gone) < #gone then -- the index was lost: put back what belongs there
+      add(index, members(after, ALL, id, head.created, head.updated))
     end
   end
   for from = first, last, 4000 do -- `unpack` has a limit
