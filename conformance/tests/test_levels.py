@@ -91,6 +91,7 @@ def test_power_loss_is_never_part_of_durable() -> None:
     found = granted(laws, {"survives-reopening": Outcome.PASSED, "survives-power-loss": Outcome.NOT_RUN})
     assert found["durable"].standing is Standing.GRANTED
     assert found["power-loss"].standing is Standing.NOT_TESTED
+    assert found["power-loss"].why == "its laws did not run; they need the target's `power_loss`"
     found = granted(laws, {"survives-reopening": Outcome.PASSED, "survives-power-loss": Outcome.FAILED})
     assert found["durable"].standing is Standing.GRANTED
     assert found["power-loss"].standing is Standing.REFUSED

@@ -39,12 +39,14 @@ class Level:
         meaning: What a store that has it promises.
         claimed: The capabilities that a store must declare to claim it.
         belongs: Whether a law is one of its laws.
+        helper: What a target must offer for its laws to be tried, a name of `Target`; empty: nothing.
     """
 
     name: str
     meaning: str
     claimed: tuple[str, ...]
     belongs: Callable[[Law], bool]
+    helper: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,14 @@ LEVELS = (
         "what is acknowledged survives a killed server",
         ("durable",),
         _beside("server-kill"),
+        "kill_server",
     ),
     Level(
         "power-loss",
         "what is acknowledged survives a power loss",
         ("durable",),
         _beside("power-loss"),
+        "power_loss",
     ),
 )
 """All levels: the first two build on each other, the others stand beside them."""
@@ -142,7 +146,12 @@ def _grant(level: Level, laws: Sequence[Law], outcomes: Mapping[str, Outcome], d
     passed = sum(outcome is Outcome.PASSED for outcome in asked.values())
     why = _why_not(asked)
     if _is_untried(asked) and all(map(_is_beside, own)):
-        return Grant(level, Standing.NOT_TESTED, 0, len(asked), why if asked else "no law of it is about this store")
+        why = (
+            f"its laws did not run; they need the target's `{level.helper}`"
+            if asked
+            else "no law of it is about this store"
+        )
+        return Grant(level, Standing.NOT_TESTED, 0, len(asked), why)
     return Grant(level, Standing.REFUSED if why else Standing.GRANTED, passed, len(asked), why)
 
 
