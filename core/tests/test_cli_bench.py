@@ -50,7 +50,7 @@ def test_an_interrupted_measurement_leaves_nothing(perdure: Perdure, number: sig
         return any(perdure.directory.glob("perdure-bench-*/store-wal"))
 
     ran = perdure.interrupted("bench", "sqlite:a.db", "--seconds", "60", when=begun, by=number)
-    assert (ran.code, ran.out) == (code, "")
+    assert (ran.code, ran.out) == (code, "perdure bench: interrupted\n")
     assert list(perdure.directory.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -85,6 +86,7 @@ def test_a_transcript_is_shown_and_cannot_steer_the_terminal(perdure: Perdure) -
     assert "You said hello." in shown
     assert r"\x1b]0;owned\x07\x1b[31mred\u202eback" in shown
     assert "[2] record" in shown
+    assert re.search(r"^\[0\] user  \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ  user-1.turn-", shown, re.MULTILINE)
     assert "approvals" not in shown
     on_terminal = perdure.on_terminal("show", "user-1").out
     for unwanted in ("\x1b]0;owned", "\x1b[31mred", "\x07", "\u202e"):
@@ -313,7 +315,13 @@ def test_a_call_in_doubt_is_shown_and_asked_about(perdure: Perdure) -> None:
     python = Program("python", perdure.directory, perdure.environment)
     python("cli_world.py", "sqlite:a.db", "user-2", "die", code=-signal.SIGKILL)
     assert "-> die {}  (c1): IN DOUBT: started 1x, no result" in perdure("show", "user-2", code=0).out
-    assert "interrupted: nobody runs it" in perdure("pending", code=0).out
+    assert re.search(r"^  user  \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ$", perdure("show", "user-2", code=0).out, re.MULTILINE)
+    for command in (["pending"], ["show", "user-2"]):
+        stands = perdure(*command, code=0).out
+        assert re.search(r"interrupted: nobody runs it; the last to was process \d+ on ", stands)
+    (listed,) = [one for one in perdure.json("pending")["turns"] if one["conversation"] == "user-2"]
+    assert listed == perdure.json("show", "user-2")["turn"]
+    assert (listed["live"], listed["owner"].startswith("process ")) == (False, True)
     waits = perdure("resume", "cli_world:agent", "user-2", code=1).out
     assert "Waits for approval user-2.turn-" in waits
     assert "pending, in doubt whether it ran: die {}" in perdure("show", "user-2", code=0).out

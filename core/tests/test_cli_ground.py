@@ -50,11 +50,13 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
     assert loaded & {f"perdure.cli.{module}" for module in COMMANDS.values()} == {"perdure.cli.stores"}
 
 
-def test_ctrl_c_before_a_command_begins_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_a_command_begins_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(application, "run", lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 130
+    assert (ended.value.code, capsys.readouterr().err) == (130, "perdure: interrupted\n")
 
 
 def test_without_a_store_it_is_said_how_to_give_one(perdure: Perdure) -> None:
@@ -118,6 +120,8 @@ def test_wrong_use_is_told_as_json_too(perdure: Perdure) -> None:
     assert "goes before the command" in perdure("ls", "--codec", "a:b", code=2, COLUMNS="200").err
     assert "Did you mean 'approvals'?" in perdure("aprovals", code=2).err
     assert perdure("ls", "--", "--json", code=2).out == ""
+    for given in ("-1", "99999999999999999999"):
+        assert "'--limit'" in perdure("ls", "--limit", given, code=2).err
 
 
 def test_a_fault_is_told_apart_from_a_finding(perdure: Perdure) -> None:

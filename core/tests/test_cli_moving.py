@@ -14,7 +14,7 @@ from core.tests.test_claude_transcripts import CHAT as CLAUDE
 from core.tests.test_claude_transcripts import data
 from core.tests.test_openai_chat import CHAT as OPENAI
 
-from perdure import open_store
+from perdure import open_store, safe_id
 
 CODEC = """
 from perdure.at_rest.encryption import Encryption
@@ -133,6 +133,14 @@ def test_export_and_import_of_everything(perdure: Perdure, tmp_path: Path) -> No
     torn = before[: len(before) // 2].decode()
     ran = perdure("import", "-", "--store", "sqlite:d.db", given=torn, code=1)
     assert "the last line of the export is missing" in ran.out
+
+
+def test_export_says_how_a_conversation_is_named(perdure: Perdure, tmp_path: Path) -> None:
+    ran = perdure("export", "talk", "talk.jsonl", "--store", "sqlite:a.db", code=2)
+    assert "there is one FILE, and 'talk' was taken for it. Name a conversation by --session talk.jsonl." in ran.err
+    ran = perdure("export", "-", "--session", "ann@example.org", "--store", "sqlite:a.db", code=1)
+    assert f"not exported: {safe_id('ann@example.org')}: there is no such conversation" in ran.err
+    assert [name for name in ("talk", "talk.jsonl") if (tmp_path / name).exists()] == []
 
 
 def test_import_finds_out_the_format(perdure: Perdure, tmp_path: Path) -> None:

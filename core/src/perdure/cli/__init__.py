@@ -37,4 +37,5 @@ def main() -> None:
 
         run(COMMANDS)
     except KeyboardInterrupt:  # before a command began, which sees to it itself
+        print("perdure: interrupted", file=sys.stderr)
         sys.exit(128 + SIGINT)

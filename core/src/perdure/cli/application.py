@@ -181,6 +181,7 @@ def _told(command: str, arguments: Sequence[str]) -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
+        say(f"perdure {command}: interrupted", stderr=True)
         raise typer.Exit(128 + _interrupted_by) from None
     except BrokenPipeError:
         raise typer.Exit(ExitCode.PIPE_CLOSED) from None

@@ -16,6 +16,7 @@ from perdure.bundle import AgentStore
 from perdure.cli.approval_facts import approval_facts, arguments_to_run, status_text
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError, JsonOption, print_json, print_table, say, warn, when
+from perdure.cli.paging import CursorOption, LimitOption
 from perdure.cli.sound_listing import Found, sound
 from perdure.cli.store_url import StoreOption, opened
 from perdure.cli.transcripts import compact
@@ -42,8 +43,8 @@ def list_(
     ] = "pending",
     session: Annotated[str | None, typer.Option(help="Only those of this session.")] = None,
     run: Annotated[str | None, typer.Option(help="Only those of this run.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="How many at the most.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on where another call ended; it told the cursor.")] = None,
+    limit: LimitOption = 50,
+    cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List approvals, the oldest first."""

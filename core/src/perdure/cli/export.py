@@ -14,6 +14,7 @@ from typing import IO, Annotated, Literal
 
 import typer
 
+from perdure.cli.conversations import key_of
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError, JsonOption, print_json, say
 from perdure.cli.store_url import StoreOption, opened
@@ -24,6 +25,7 @@ NOTES_SHOWN = 20
 
 def export(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="Where to write; - is standard output.")] = "-",
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     store: StoreOption = None,
     session: Annotated[
         list[str] | None, typer.Option(help="Only this conversation; can be given several times.")
@@ -40,6 +42,9 @@ def export(
     Nothing is written to the store. A file is there whole or not at all. What was left out is named, and if a conversation
     was, the exit code is 1.
     """
+    if more:
+        problem = f"there is one FILE, and {file!r} was taken for it"
+        raise CommandError(problem, f"Name a conversation by --session {more[-1]}.", ExitCode.CANNOT)
     if as_json and file == "-":
         raise CommandError("--json needs a FILE: standard output has the export", "Name one.", ExitCode.CANNOT)
     if form == "claude" and len(session or []) != 1:
@@ -55,6 +60,7 @@ def export(
 
 
 async def _export(url: str | None, file: IO[bytes], session: list[str] | None, form: str) -> ExportReport:
+    session = None if session is None else [key_of(one) for one in session]
     async with opened(url) as store:
         if form == "openai":
             return await export_openai(store, file, session_ids=session)

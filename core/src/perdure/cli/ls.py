@@ -13,6 +13,7 @@ from perdure.archives import archive_of
 from perdure.cli.durations import duration
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import JsonOption, print_json, print_table, say, warn, when
+from perdure.cli.paging import CursorOption, LimitOption
 from perdure.cli.sound_listing import Found, sound
 from perdure.cli.store_url import StoreOption, opened
 from perdure.contracts.sessions import SessionInfo, SessionStore, Transcript
@@ -32,8 +33,8 @@ def ls(
         Literal["recent", "created", "id"],
         typer.Option(help="Last written first, oldest first, or by id."),
     ] = "recent",
-    limit: Annotated[int, typer.Option(min=0, help="How many at the most.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on where another call ended; it told the cursor.")] = None,
+    limit: LimitOption = 50,
+    cursor: CursorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List sessions. `perdure show ID` shows one, `perdure pending` where turns have not ended.

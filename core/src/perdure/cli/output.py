@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
@@ -139,7 +139,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def when(instant: datetime | None) -> str:
     """Return an instant as people read it: in UTC, to the second."""
-    return "-" if instant is None else instant.strftime("%Y-%m-%d %H:%M:%SZ")
+    return "-" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def when_stored(text: str) -> str:
+    """Return an instant that is stored as text as `when` does, and what is none as it is."""
+    try:
+        return when(datetime.fromisoformat(text))
+    except ValueError:
+        return text
 
 
 # --- failures ---

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from perdure.archives import SUMMARY
-from perdure.cli.output import safe, safe_line
+from perdure.cli.output import safe, safe_line, when_stored
 from perdure.contracts.records import Record
 from perdure.errors import StoreCorruptedError
 from perdure.runtime.messages import Message, ToolCall
@@ -40,7 +40,8 @@ def record_lines(record: Record, index: int) -> Iterator[tuple[str, str | None]]
 
 
 def _title(record: Record, index: int) -> str:
-    facts = [str(record[name]) for name in ("at", "run_id") if record.get(name)]
+    facts = [when_stored(str(record["at"]))] if record.get("at") else []
+    facts += [str(record["run_id"])] if record.get("run_id") else []
     facts += [f"ended: {record['finish_reason']}"] if record.get("finish_reason") else []
     return (
         safe_line(f"[{index}] {SUMMARY + ' ' if record.get('kind') == SUMMARY else ''}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perdure.bundle import AgentStore
-from perdure.cli.output import safe_line, when
+from perdure.cli.output import safe_line, when, when_stored
 from perdure.cli.transcripts import call_text, message_lines
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import (
@@ -80,8 +80,9 @@ def standing(facts: dict[str, Any]) -> str:
         return safe_line(f"{status}: failed, until somebody resumes or discards it: {facts['last_error']}")
     if status == IN_PROGRESS and facts["attempts"] == 0:
         return f"{status}: submitted, and not begun"
+    last = f"; the last to was {facts['owner']}" if facts["owner"] else ""
     problem = f"; last error: {facts['last_error']}" if facts["last_error"] else ""
-    return safe_line(f"{status if status != IN_PROGRESS else 'interrupted'}: nobody runs it{problem}")
+    return safe_line(f"{status if status != IN_PROGRESS else 'interrupted'}: nobody runs it{last}{problem}")
 
 
 def turn_lines(found: Checkpoint, approvals: Sequence[Approval]) -> Iterator[tuple[str, str | None]]:
@@ -99,13 +100,13 @@ def turn_lines(found: Checkpoint, approvals: Sequence[Approval]) -> Iterator[tup
     for given in state.inputs:
         waits = " (waits)" if given in state.untaken and state.steps else ""
         for message, _ in given.messages:
-            yield from message_lines(message, f"  {{role}}  {safe_line(given.at)}{waits}")
+            yield from message_lines(message, f"  {{role}}  {safe_line(when_stored(given.at))}{waits}")
     for step in state.steps:
-        yield from message_lines(replace(step.message, tool_calls=()), f"  {{role}}  {safe_line(step.at)}")
+        yield from message_lines(replace(step.message, tool_calls=()), f"  {{role}}  {safe_line(when_stored(step.at))}")
         for call in step.calls:
             yield f"    {call_text(call.call, call.arguments)}: {_stands(call, decided)}", "magenta"
             if call.result is not None:
-                yield from message_lines(call.result, f"  {{role}}  {safe_line(call.result_at)}")
+                yield from message_lines(call.result, f"  {{role}}  {safe_line(when_stored(call.result_at))}")
 
 
 def _stands(call: CallState, decided: Mapping[str, str]) -> str:
