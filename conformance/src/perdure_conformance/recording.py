@@ -6,6 +6,7 @@ import asyncio
 import functools
 import marshal
 import math
+import pickle
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,14 +106,9 @@ class CallLog:
 
     def call(self, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> RecordedCall:
         """Note that a method is called with these arguments, as they are now."""
-        try:
-            given: Any = (arguments, options)
-            now = marshal.dumps(given, WITHOUT_REFERENCES)
-        except ValueError:  # some object is more than JSON
-            return self.begin(_call_text(name, arguments, options))
-        if len(now) > COPIED:
-            return self.begin(_call_text(name, arguments, options))
-        return self.begin(lambda: _call_text(name, *marshal.loads(now)))
+        made = functools.partial(_call_text, name)
+        copied = _copied((arguments, options))
+        return self.begin(made(arguments, options) if copied is None else lambda: made(*copied()))
 
     def timer(self, call: RecordedCall) -> asyncio.TimerHandle | None:
         """Start the time of a call; whoever made it cancels the timer when it has ended."""
@@ -136,6 +132,18 @@ class CallLog:
     def running(self) -> list[RecordedCall]:
         """Return the calls of which nothing came yet."""
         return [call for call in self.calls if call.runs]
+
+
+def _copied(value: Any) -> Callable[[], Any] | None:
+    """Return what gives a value as it is now; `None` for what is long, and for objects that cannot be copied."""
+    try:
+        now, load = marshal.dumps(value, WITHOUT_REFERENCES), marshal.loads
+    except ValueError:  # more than JSON
+        try:
+            now, load = pickle.dumps(value, pickle.HIGHEST_PROTOCOL), pickle.loads
+        except Exception:  # noqa: BLE001  # reason: whatever an odd value does, the law that is told of it goes on
+            return None
+    return None if len(now) > COPIED else lambda: load(now)
 
 
 def _call_text(name: str, arguments: Sequence[object], options: Mapping[str, object]) -> str:

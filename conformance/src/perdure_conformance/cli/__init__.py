@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from importlib import import_module
@@ -30,8 +31,10 @@ def main() -> None:
     from perdure_conformance.cli.surroundings import leave, prepare
 
     prepare()
+    command = application()
+    gc.freeze()  # what is imported stays, and need not be looked through again and again
     try:
-        application()()
+        command()
     except SystemExit as end:
         leave(end.code)
 
