@@ -305,7 +305,8 @@ class Calls:
                 task.cancel()
             if running:
                 await asyncio.gather(*running, return_exceptions=True)
-        failures = [failed for task in tasks if (failed := _failure_of(task)) is not None]
+            # Looked at in any case: what a task has raised and nobody has looked at is logged.
+            failures = [failed for task in tasks if (failed := _failure_of(task)) is not None]
         lost = [failed for failed in failures if isinstance(failed, OwnershipLostError)]
         for first in lost or failures:
             raise first
