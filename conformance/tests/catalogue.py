@@ -76,6 +76,9 @@ CATALOGUE: tuple[Entry, ...] = (
         append reads all | sessions-append-costs-what-it-appends | AppendReadsAll
         the newest are cut from all | sessions-windows-read-no-other-records | LoadsAllForTheNewest
         reading creates | sessions-reading-creates-nothing | ReadingCreates
+        a replace that keeps all leaves no trace | sessions-rewritten-names-the-last-replace | KeepingAllIsAppending
+        an equal write again is answered as done | sessions-equal-write-at-a-used-version-conflicts checkpoints-equal-write-at-a-used-version-conflicts | AnswersRepeatedWrites
+        a window in a long list begins late | sessions-windows-of-a-long-transcript-are-slices | WindowsMissABorder
         """,
     ),
     *chapter(
@@ -104,6 +107,7 @@ CATALOGUE: tuple[Entry, ...] = (
         replace keeps the head | checkpoints-head-is-replaced-whole | HeadKeptByReplace
         of a changed head the status alone is stored | checkpoints-heartbeat-keeps-entries | HeadsAreMerged
         a run and a session of one name are one | checkpoints-run-and-session-of-one-name-are-two | RunIsItsSession
+        a replace drops unknown head fields | checkpoints-head-is-replaced-whole | ReplaceDropsUnknownFields
         """,
     ),
     *chapter(
@@ -172,6 +176,11 @@ CATALOGUE: tuple[Entry, ...] = (
         stops at twenty | sessions-no-cap-on-a-listing | ListingStopsAtTwenty
         heads left out | sessions-listing-shows-the-head | ForgetsTheHeadOfMany
         a cursor behind the last page | sessions-end-has-no-cursor | CursorEndsLate
+        before ignored beside a filter | sessions-conditions-go-together checkpoints-conditions-go-together | BeforeAloneCounts
+        what is filtered out counts for the limit | sessions-conditions-go-together checkpoints-conditions-go-together | LimitsBeforeItFilters
+        before goes by the creation in one order | sessions-conditions-go-together checkpoints-conditions-go-together | BeforeGoesByTheOrder
+        keys of one instant lost between recent pages | sessions-recent-pages-give-each-key-once checkpoints-recent-pages-give-each-key-once | TiesGoUpwards
+        a page of two moments | checkpoints-page-shows-one-instant | ReadsHeadsLater
         """,
     ),
     *chapter(
@@ -252,6 +261,11 @@ CATALOGUE: tuple[Entry, ...] = (
         a cancelled delete is half done | sessions-cancelled-delete-is-whole-or-absent | CancelledDeleteIsHalf
         state and records of two moments | sessions-state-and-records-change-together | TornReads
         a reply goes to the next call | sessions-answers-stay-with-their-calls | RepliesShift
+        a cancelled append moves the version alone | sessions-cancelled-append-is-whole-or-absent checkpoints-cancelled-append-is-whole-or-absent | CancelledMovesTheVersion
+        a write refused among others is half applied | atomic-write-conflicts-beside-other-writes | GroupsWithoutSavepoints
+        a handle's heads stale | sessions-every-window-is-fresh | CachesHeads
+        writes go to what another has replaced | sessions-handles-write-in-turn checkpoints-handles-write-in-turn | KeepsItsOpenFile
+        no exclusion after a deletion | sessions-one-of-many-handles-wins-after-a-deletion checkpoints-one-of-many-handles-wins-after-a-deletion | LocksWhatWasDeleted
         """,
     ),
     *chapter(
@@ -311,6 +325,9 @@ CATALOGUE: tuple[Entry, ...] = (
         leading zeros lost | sessions-confusable-ids-stay-apart | LeadingZerosLost
         one failure ends all service | sessions-works-again-after-an-outage | StaysDown
         closing one handle closes all | sessions-closing-one-handle-leaves-the-other | ClosesAllHandles
+        capitals at the end of a long id | sessions-confusable-ids-stay-apart approvals-listing-gives-exact-ids | ShortCapitals
+        a refused replace or delete keeps the lock | sessions-store-works-after-conflicts checkpoints-store-works-after-conflicts | ConflictKeepsTheLock
+        calls under way are cancelled by close | sessions-close-answers-calls-under-way | CloseCancelsCalls
         """,
     ),
     *chapter(

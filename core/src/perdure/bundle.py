@@ -157,8 +157,9 @@ class AgentStore:
             StoreUnavailableError: Nothing was written.
             OutcomeUnknownError: Both may be written; never one of them.
 
-        Laws: atomic-write-cut-anywhere-is-both-or-none, atomic-write-is-all-or-none, atomic-write-is-seen-whole,
-            atomic-write-writes-both, undeclared-atomic-write-refuses
+        Laws: atomic-write-conflicts-beside-other-writes, atomic-write-cut-anywhere-is-both-or-none,
+            atomic-write-is-all-or-none, atomic-write-is-seen-whole, atomic-write-writes-both,
+            undeclared-atomic-write-refuses
         """
         sessions, checkpoints = self.sessions, self.checkpoints
         if (

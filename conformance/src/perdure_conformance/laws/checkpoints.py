@@ -70,6 +70,8 @@ async def head_is_replaced_whole(bench: Bench) -> None:
     await bench.store.checkpoints.append("s1", [], expected_version=None, head=FULL)
     await bench.store.checkpoints.replace("s1", [], expected_version=None, head=bare)
     equal((await loaded(bench)).head, bare, "the head after a replace with a bare one")
+    await bench.store.checkpoints.replace("s1", [], expected_version=None, head=FULL)
+    equal((await loaded(bench)).head, FULL, "the head after a replace with a full one")
 
 
 @law("checkpoints-heartbeat-keeps-entries", parts=[CHECKPOINTS], methods=["checkpoints.append"])

@@ -47,6 +47,22 @@ async def append_at_the_version_writes(bench: Bench, part: WritablePart) -> None
     equal(await part.values(bench.store, "s1"), [{"n": number} for number in range(41)], "41 appends by one writer")
 
 
+@law_of_each("equal-write-at-a-used-version-conflicts", parts=LISTS, promise=2, methods=["write"])
+async def equal_write_at_a_used_version(bench: Bench, part: WritablePart) -> None:
+    """Of two that write the same at one version the second is refused too: only one of them may go on."""
+    version = await part.make(bench.store, "s1", {"n": 0})
+    for values in ([{"n": 1}], [], [{"n": 2}, {"n": 2}]):
+        await part.write(bench.store, "s1", values, expected_version=version)
+        before = await part.read(bench.store, "s1")
+        what = f"a second append of {values} at the version of the first"
+        error = await raises(
+            VersionConflictError, what, part.write, bench.store, "s1", values, expected_version=version
+        )
+        tells(error, "s1", version, version + 1)
+        equal(await part.read(bench.store, "s1"), before, f"the key after {what}")
+        version += 1
+
+
 @law_of_each("expected-zero-means-absent", parts=LISTS, promise=2, methods=["write"])
 async def expected_zero_means_absent(bench: Bench, part: WritablePart) -> None:
     """An append at version 0 creates the key, and is a conflict if it is there, an empty one too."""

@@ -168,6 +168,23 @@ def facts(error: PerdureError) -> tuple[str, str, bool]:
     return str(error), error.hint, error.retryable
 
 
+@law_of_each("store-works-after-conflicts", parts=LISTS, needs=("replace", "delete"), promise=9, methods=["write"])
+async def store_works_after_conflicts(bench: Bench, part: WritablePart) -> None:
+    """After a refused replace or delete every handle can write, replace and delete the key at once."""
+    version = await part.make(bench.store, "s1")
+    second = await bench.open() if bench.target.reopens else bench.store
+    refused: list[tuple[str, Callable[..., Awaitable[object]], tuple[Any, ...]]] = [
+        ("a replace", part.replace, ([{"n": 1}],)),
+        ("a delete", part.delete, ()),
+    ]
+    for number, (what, call, values) in enumerate(refused):
+        for store, other in ((bench.store, second), (second, bench.store)):
+            await raises(VersionConflictError, f"{what} at 7", call, store, "s1", *values, expected_version=7)
+            version = await part.write(other, "s1", [{"n": number}], expected_version=version)
+            version = await part.replace(store, "s1", [{"n": number}], expected_version=version)
+    equal(await part.delete(second, "s1", expected_version=version), True, "a delete after the conflicts")
+
+
 @law_of_each("store-works-after-errors", parts=LISTS, promise=9, methods=["write"])
 async def store_works_after_errors(bench: Bench, part: WritablePart) -> None:
     """Refused calls leave nothing behind that a later call trips over, on any handle."""

@@ -19,7 +19,7 @@ CONFUSABLE = (
     *("s1", "s10", "s100", "S1", "0", "00", "1", "01", "10", "1e3", "1000", "-1", "-0", "0x10"),
     *("null", "None", "true", "True", "NaN", "con", "CON", "nul", "aux", "COM1", "default", "DEFAULT"),
     *("sessions", "runs", "approvals", "run", "__proto__", "x--", "x--a", "_sqlite", "sqlite_master"),
-    *("i", "I", "K", "k", "ss", "SS", "x" * 127, "x" * 128, "x" * 127 + "y", "X" * 128),
+    *("i", "I", "K", "k", "ss", "SS", "x" * 127, "x" * 128, "x" * 127 + "y", "X" * 128, "x" * 127 + "X"),
 )
 """Ids that file systems, databases and patterns take for one another."""
 

@@ -79,6 +79,30 @@ async def close_twice_is_fine(bench: Bench) -> None:
         await store.close()
 
 
+@law("sessions-close-answers-calls-under-way", parts=[SESSIONS], promise=13)
+async def close_answers_calls_under_way(bench: Bench) -> None:
+    """A call under way when the store is closed gets its answer or a typed error: it neither hangs nor ends cancelled."""
+    for steps in (0, 1, 2, 3, 5, 8):
+        place = bench.another_place()
+        store = await bench.open(place)
+        calls = [store.sessions.append("s1", [{"n": number}]) for number in range(3)]
+        tasks = [asyncio.ensure_future(call) for call in (*calls, store.sessions.load("s2"))]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await store.close()
+        outcomes = await all_of(list(tasks))
+        for outcome in outcomes:
+            fine = not isinstance(outcome, BaseException) or isinstance(outcome, PerdureError)
+            holds(
+                fine, f"a call that was under way for {steps} steps when the store was closed came to {outcome!r:.200}"
+            )
+        if bench.capabilities("sessions").durable:
+            found = await (await bench.open(place)).sessions.load("s1")
+            written = sum(isinstance(outcome, int) for outcome in outcomes)
+            count = found.count if found else 0
+            holds(count >= written, f"{written} appends were answered while the store was closed, {count} are there")
+
+
 @law_of_each("closing-one-handle-leaves-the-other", promise=13)
 async def closing_one_handle(bench: Bench, part: Part) -> None:
     """Closing one handle of a place leaves every other one open."""

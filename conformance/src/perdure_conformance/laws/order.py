@@ -76,6 +76,19 @@ async def windows_are_slices(bench: Bench) -> None:
                 equal(found.start, start, f"the start that load(after={after}, limit={limit}) tells")
 
 
+@law("sessions-windows-of-a-long-transcript-are-slices", parts=[SESSIONS], promise=5, methods=["sessions.load"])
+async def windows_of_a_long_transcript(bench: Bench) -> None:
+    """A window may begin and end anywhere in a transcript of some hundred kilobytes, in or between its writes."""
+    records = [{"n": number, "text": f"{number}," * 1500} for number in range(60)]
+    for start in range(0, 60, 3):
+        await bench.store.sessions.append("s1", records[start : start + 3])
+    for after in range(60):
+        found = await bench.store.sessions.load("s1", after=after, limit=2)
+        assert found is not None
+        equal(found.records, records[after : after + 2], f"load(after={after}, limit=2) of 60 records of 5 kB")
+        equal(found.start, after, f"the start that load(after={after}, limit=2) tells")
+
+
 @law("sessions-last-gives-the-newest", parts=[SESSIONS], promise=5, methods=["sessions.load"])
 async def last_gives_the_newest(bench: Bench) -> None:
     """`last=n` gives the newest n records in their order; 0 gives none, just the head."""

@@ -8,7 +8,7 @@ from perdure.contracts.checkpoints import CheckpointHead, CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
 from perdure.errors import NotJsonError, UnsupportedOperationError, VersionConflictError
 from perdure_conformance.bench import Bench
-from perdure_conformance.checks import NotClaimedError, equal, holds, raises
+from perdure_conformance.checks import NotClaimedError, all_of, equal, holds, raises
 from perdure_conformance.laws.cancellation import STEPS, cancelled
 from perdure_conformance.laws.register import law
 from perdure_conformance.parts import CHECKPOINTS, SESSIONS
@@ -70,6 +70,26 @@ async def atomic_write_is_seen_whole(bench: Bench) -> None:
         seen = [await part.read(bench.store, key) for part in BOTH]
         moved = [one.version - was for one, was in zip(seen, (session, journal), strict=True) if one is not None]
         holds(moved in ([0, 0], [1, 1]), f"versions moved by {moved} when the write was cancelled after {steps} steps")
+
+
+@law("atomic-write-conflicts-beside-other-writes", parts=BOTH, needs=("atomic",), promise=3, methods=["bundle.write"])
+async def atomic_write_conflicts_beside_others(bench: Bench) -> None:
+    """A write of both that is refused writes neither, also while others are written, and these are written whole."""
+    for number in range(4):
+        key = f"s{number}"
+        session, journal = await opened(bench, key)
+        before = [await part.read(bench.store, key) for part in BOTH]
+        refused = bench.store.write(
+            SessionAppend(key, [{"turn": 1}], session), CheckpointReplace(key, [], IDLE, journal + 1)
+        )
+        others = [SESSIONS.write(bench.store, f"other-{number}-{by}", [{"by": by}]) for by in range(3)]
+        outcomes = await all_of([*others[:number], refused, *others[number:]])
+        error = outcomes.pop(number)
+        holds(isinstance(error, VersionConflictError), f"a write of both at a wrong version came to {error!r:.200}")
+        holds(all(isinstance(one, int) for one in outcomes), f"the writes beside it came to {outcomes!r:.200}")
+        equal([await part.read(bench.store, key) for part in BOTH], before, "session and turn journal after it")
+        for by in range(3):
+            equal(await SESSIONS.values(bench.store, f"other-{number}-{by}"), [{"by": by}], "a write beside it")
 
 
 @law("undeclared-atomic-write-refuses", parts=BOTH, promise=3, methods=["bundle.write"])

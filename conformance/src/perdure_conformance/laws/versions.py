@@ -167,6 +167,10 @@ async def rewritten_names_the_last_replace(bench: Bench) -> None:
     replaced = await sessions.replace("s1", [], keep=1, expected_version=None)
     found = await sessions.load("s1", last=0)
     equal(found and found.rewritten, replaced, "rewritten after a second replace that keeps a record")
+    for records in ([{"n": 4}], []):
+        replaced = await sessions.replace("s1", list(records), keep=found.count if found else 0, expected_version=None)
+        found = await sessions.load("s1", limit=0)
+        equal(found and found.rewritten, replaced, f"rewritten after a replace that keeps all and adds {records}")
 
 
 @law_of_each("versions-agree", needs=("list",), promise=1, methods=["list"])

@@ -174,8 +174,9 @@ class CheckpointStore(Store):
         stored = await self._reading("load", key, self._load, key)
         if stored is None:
             return None
-        info = self._info(stored)
-        entries = check.decode_records(stored.entries, f"turn journal {key}: entries")
+        info, items = self._info(stored), [*stored.entries]
+        del stored  # nobody else may have the bytes by now, so they go while they are decoded
+        entries = check.take_records(items, f"turn journal {key}: entries")
         return Checkpoint(info.key, info.version, entries, info.head, info.created_at, info.updated_at)
 
     @final
@@ -222,23 +223,25 @@ class CheckpointStore(Store):
             checkpoints-cancelled-call-holds-no-lock, checkpoints-cancelled-create-is-whole-or-absent,
             checkpoints-conflict-leaves-nothing, checkpoints-confusable-ids-stay-apart,
             checkpoints-cut-anywhere-is-old-or-new, checkpoints-deep-nesting-comes-back,
-            checkpoints-emptiness-comes-back, checkpoints-equal-records-are-all-kept, checkpoints-errors-tell-the-truth,
+            checkpoints-emptiness-comes-back, checkpoints-equal-records-are-all-kept,
+            checkpoints-equal-write-at-a-used-version-conflicts, checkpoints-errors-tell-the-truth,
             checkpoints-every-head-field-comes-back, checkpoints-every-status-is-taken,
             checkpoints-expected-none-always-writes, checkpoints-expected-zero-means-absent,
             checkpoints-failed-write-is-of-unknown-outcome, checkpoints-first-version-can-be-given,
             checkpoints-first-version-is-drawn, checkpoints-floats-come-back, checkpoints-follow-the-model,
-            checkpoints-hanging-call-can-be-cancelled, checkpoints-head-and-entries-change-together,
-            checkpoints-head-is-a-snapshot, checkpoints-head-is-replaced-whole,
-            checkpoints-heads-stay-in-their-conversation, checkpoints-heartbeat-keeps-entries,
-            checkpoints-input-is-not-kept, checkpoints-integers-come-back, checkpoints-keys-come-back,
-            checkpoints-lease-comes-back-in-utc, checkpoints-long-text-comes-back, checkpoints-namespaces-share-no-key,
-            checkpoints-namespaces-write-their-own, checkpoints-no-update-is-lost, checkpoints-one-claim-wins,
-            checkpoints-one-of-many-creates, checkpoints-one-of-many-handles-wins,
-            checkpoints-one-of-many-processes-takes-the-turn, checkpoints-one-of-many-tasks-wins,
-            checkpoints-record-over-the-limit-is-refused, checkpoints-refused-batch-leaves-nothing,
-            checkpoints-refused-write-creates-nothing, checkpoints-refuses-a-bad-head,
-            checkpoints-refuses-records-that-are-no-objects, checkpoints-refuses-what-is-not-json,
-            checkpoints-run-and-session-of-one-name-are-two, checkpoints-snapshot-is-taken-at-the-call,
+            checkpoints-handles-write-in-turn, checkpoints-hanging-call-can-be-cancelled,
+            checkpoints-head-and-entries-change-together, checkpoints-head-is-a-snapshot,
+            checkpoints-head-is-replaced-whole, checkpoints-heads-stay-in-their-conversation,
+            checkpoints-heartbeat-keeps-entries, checkpoints-input-is-not-kept, checkpoints-integers-come-back,
+            checkpoints-keys-come-back, checkpoints-lease-comes-back-in-utc, checkpoints-long-text-comes-back,
+            checkpoints-namespaces-share-no-key, checkpoints-namespaces-write-their-own, checkpoints-no-update-is-lost,
+            checkpoints-one-claim-wins, checkpoints-one-of-many-creates, checkpoints-one-of-many-handles-wins,
+            checkpoints-one-of-many-handles-wins-after-a-deletion, checkpoints-one-of-many-processes-takes-the-turn,
+            checkpoints-one-of-many-tasks-wins, checkpoints-record-over-the-limit-is-refused,
+            checkpoints-refused-batch-leaves-nothing, checkpoints-refused-write-creates-nothing,
+            checkpoints-refuses-a-bad-head, checkpoints-refuses-records-that-are-no-objects,
+            checkpoints-refuses-what-is-not-json, checkpoints-run-and-session-of-one-name-are-two,
+            checkpoints-snapshot-is-taken-at-the-call, checkpoints-store-works-after-conflicts,
             checkpoints-store-works-after-errors, checkpoints-survives-reopening, checkpoints-text-comes-back,
             checkpoints-times-follow-the-writes, checkpoints-turn-survives-kill, checkpoints-turn-survives-power-loss,
             checkpoints-turn-survives-server-kill, checkpoints-two-readers-one-writer,
@@ -370,12 +373,13 @@ class CheckpointStore(Store):
         Concurrent: Holds no lock between pages.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: checkpoints-bad-listings-are-refused, checkpoints-before-is-strict,
+        Laws: checkpoints-bad-listings-are-refused, checkpoints-before-is-strict, checkpoints-conditions-go-together,
             checkpoints-cursor-outlives-its-handle, checkpoints-end-has-no-cursor, checkpoints-limit-zero-gives-nothing,
             checkpoints-listing-gives-exact-ids, checkpoints-listing-holds-no-lock, checkpoints-listing-moves-no-bodies,
             checkpoints-listing-shows-the-head, checkpoints-namespaces-list-their-own, checkpoints-no-cap-on-a-listing,
             checkpoints-order-by-creation, checkpoints-order-by-id, checkpoints-order-by-last-write,
-            checkpoints-page-costs-its-limit, checkpoints-pages-give-each-key-once, checkpoints-pages-hold-under-writes,
+            checkpoints-page-costs-its-limit, checkpoints-page-shows-one-instant, checkpoints-pages-give-each-key-once,
+            checkpoints-pages-hold-under-writes, checkpoints-recent-pages-give-each-key-once,
             checkpoints-status-and-agent-filter-exactly, checkpoints-versions-agree
         """
         status, agent = check.check_optional_text(status, "status"), check.check_optional_text(agent, "agent")

@@ -125,11 +125,12 @@ class SessionStore(Store):
         Laws: newer-schema-is-refused, sessions-absent-is-none, sessions-answers-stay-with-their-calls,
             sessions-bad-ids-are-refused, sessions-bad-windows-are-refused, sessions-client-outlives-server-kill,
             sessions-closed-store-refuses, sessions-damage-is-neither-absent-nor-empty, sessions-empty-is-not-absent,
-            sessions-failed-read-is-unavailable, sessions-fresh-place-is-empty, sessions-last-gives-the-newest,
-            sessions-no-cap-on-a-read, sessions-order-across-batches, sessions-order-inside-a-batch,
-            sessions-other-loop-is-refused, sessions-other-process-sees-it-at-once, sessions-output-is-new-each-time,
-            sessions-reading-creates-nothing, sessions-second-handle-is-never-stale, sessions-windows-are-slices,
-            sessions-windows-cost-what-they-return, sessions-windows-read-no-other-records,
+            sessions-every-window-is-fresh, sessions-failed-read-is-unavailable, sessions-fresh-place-is-empty,
+            sessions-last-gives-the-newest, sessions-no-cap-on-a-read, sessions-order-across-batches,
+            sessions-order-inside-a-batch, sessions-other-loop-is-refused, sessions-other-process-sees-it-at-once,
+            sessions-output-is-new-each-time, sessions-reading-creates-nothing, sessions-second-handle-is-never-stale,
+            sessions-windows-are-slices, sessions-windows-cost-what-they-return,
+            sessions-windows-of-a-long-transcript-are-slices, sessions-windows-read-no-other-records,
             sessions-windows-tell-the-whole-head, sessions-works-again-after-an-outage
         """
         check_session_id(session_id)
@@ -189,22 +190,23 @@ class SessionStore(Store):
             sessions-cancelled-create-is-whole-or-absent, sessions-conflict-leaves-nothing,
             sessions-confusable-ids-stay-apart, sessions-count-follows-records, sessions-cut-anywhere-is-old-or-new,
             sessions-deep-nesting-comes-back, sessions-do-not-share, sessions-emptiness-comes-back,
-            sessions-equal-records-are-all-kept, sessions-errors-tell-the-truth, sessions-expected-none-always-writes,
-            sessions-expected-zero-means-absent, sessions-failed-write-is-of-unknown-outcome,
-            sessions-first-version-can-be-given, sessions-first-version-is-drawn, sessions-floats-come-back,
-            sessions-follow-the-model, sessions-hanging-call-can-be-cancelled, sessions-id-of-128-characters-works,
+            sessions-equal-records-are-all-kept, sessions-equal-write-at-a-used-version-conflicts,
+            sessions-errors-tell-the-truth, sessions-expected-none-always-writes, sessions-expected-zero-means-absent,
+            sessions-failed-write-is-of-unknown-outcome, sessions-first-version-can-be-given,
+            sessions-first-version-is-drawn, sessions-floats-come-back, sessions-follow-the-model,
+            sessions-handles-write-in-turn, sessions-hanging-call-can-be-cancelled, sessions-id-of-128-characters-works,
             sessions-input-is-not-kept, sessions-integers-come-back, sessions-keys-come-back,
             sessions-long-text-comes-back, sessions-namespaces-share-no-key, sessions-namespaces-write-their-own,
             sessions-no-update-is-lost, sessions-no-update-is-lost-between-processes, sessions-one-of-many-creates,
-            sessions-one-of-many-handles-wins, sessions-one-of-many-processes-wins, sessions-one-of-many-tasks-wins,
-            sessions-record-of-16-mib-comes-back, sessions-record-over-the-limit-is-refused,
-            sessions-refusal-names-the-place, sessions-refused-batch-leaves-nothing,
-            sessions-refused-write-creates-nothing, sessions-refuses-bad-state,
+            sessions-one-of-many-handles-wins, sessions-one-of-many-handles-wins-after-a-deletion,
+            sessions-one-of-many-processes-wins, sessions-one-of-many-tasks-wins, sessions-record-of-16-mib-comes-back,
+            sessions-record-over-the-limit-is-refused, sessions-refusal-names-the-place,
+            sessions-refused-batch-leaves-nothing, sessions-refused-write-creates-nothing, sessions-refuses-bad-state,
             sessions-refuses-records-that-are-no-objects, sessions-refuses-what-is-not-json, sessions-safe-ids-are-ids,
             sessions-scope-is-set-once, sessions-scope-of-512-bytes-works, sessions-snapshot-is-taken-at-the-call,
             sessions-state-and-records-change-together, sessions-state-is-a-snapshot, sessions-state-is-replaced-whole,
-            sessions-store-works-after-errors, sessions-survives-reopening, sessions-text-comes-back,
-            sessions-times-come-from-the-clock, sessions-two-readers-one-writer,
+            sessions-store-works-after-conflicts, sessions-store-works-after-errors, sessions-survives-reopening,
+            sessions-text-comes-back, sessions-times-come-from-the-clock, sessions-two-readers-one-writer,
             sessions-typed-failure-passes-unchanged, sessions-updated-never-goes-back, sessions-version-is-at-least-one,
             sessions-version-never-repeats, sessions-whole-head-survives-reopening, sessions-write-adds-one
         """
@@ -345,13 +347,13 @@ class SessionStore(Store):
         Concurrent: Holds no lock between pages.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: sessions-bad-listings-are-refused, sessions-before-is-strict, sessions-cursor-outlives-its-handle,
-            sessions-end-has-no-cursor, sessions-limit-zero-gives-nothing, sessions-listing-gives-exact-ids,
-            sessions-listing-holds-no-lock, sessions-listing-moves-no-bodies, sessions-listing-shows-the-head,
-            sessions-namespaces-list-their-own, sessions-no-cap-on-a-listing, sessions-order-by-creation,
-            sessions-order-by-id, sessions-order-by-last-write, sessions-page-costs-its-limit,
-            sessions-pages-give-each-key-once, sessions-pages-hold-under-writes, sessions-scope-filters-exactly,
-            sessions-versions-agree
+        Laws: sessions-bad-listings-are-refused, sessions-before-is-strict, sessions-conditions-go-together,
+            sessions-cursor-outlives-its-handle, sessions-end-has-no-cursor, sessions-limit-zero-gives-nothing,
+            sessions-listing-gives-exact-ids, sessions-listing-holds-no-lock, sessions-listing-moves-no-bodies,
+            sessions-listing-shows-the-head, sessions-namespaces-list-their-own, sessions-no-cap-on-a-listing,
+            sessions-order-by-creation, sessions-order-by-id, sessions-order-by-last-write,
+            sessions-page-costs-its-limit, sessions-pages-give-each-key-once, sessions-pages-hold-under-writes,
+            sessions-recent-pages-give-each-key-once, sessions-scope-filters-exactly, sessions-versions-agree
         """
         scope, before = check.check_optional_text(scope, "scope"), check.check_optional_time(before, "before")
         order, limit = check.check_order(order), check.check_count(limit, "limit")
@@ -421,14 +423,15 @@ class SessionStore(Store):
         stored = await self._reading("load", session_id, self._load, session_id, after=after, limit=limit, last=last)
         if stored is None:
             return None
-        info = self._info(stored)
+        info, rewritten, start, items = self._info(stored), stored.rewritten, stored.start, [*stored.records]
+        del stored  # nobody else may have the bytes by now, so they go while they are decoded
         return Transcript(
             session_id=info.session_id,
             version=info.version,
             count=info.count,
-            rewritten=stored.rewritten,
-            start=stored.start,
-            records=check.decode_records(stored.records, f"session {session_id}: records", stored.start),
+            rewritten=rewritten,
+            start=start,
+            records=check.take_records(items, f"session {session_id}: records", start),
             state=info.state,
             scope=info.scope,
             created_at=info.created_at,
