@@ -81,6 +81,20 @@ def test_a_directory_whose_name_was_not_synced_is_gone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_is_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError, match="was there before"):
+def test_a_directory_may_be_there_if_nothing_is_in_it(tmp_path: Path) -> None:
+    synced = Synced(tmp_path)
+    for name in ("kept", "lost"):
+        (tmp_path / name).mkdir()
+        if name == "kept":
+            sync(tmp_path)
+    (tmp_path / "file").touch()
+    synced.cut()()
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    with pytest.raises(FileExistsError, match="was in use before"):
         Synced(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["file:{dir}", "file:{dir}/made/data"])
+def test_the_store_keeps_the_laws_wherever_its_directory_is(url: str) -> None:
+    verdicts = [run_law(Target.from_url(url), law, points=2) for law in LAWS]
+    assert [str(verdict) for verdict in verdicts if verdict.outcome is not Outcome.PASSED] == []

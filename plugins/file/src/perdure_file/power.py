@@ -25,19 +25,19 @@ class _Entry:
 
 
 class Synced:
-    """Notes what is synced below a directory that is not made yet, in this process, one such directory at a time."""
+    """Notes what is synced below a directory that is empty or not made yet, in this process, one such at a time."""
 
     def __init__(self, directory: Path) -> None:
-        """Begin to note; all that is there is taken for synced.
+        """Begin to note; the directories above are taken for synced.
 
         Raises:
-            FileExistsError: The directory is there, and what of it was synced before is not known.
+            FileExistsError: Something is in the directory, and what of it was synced before is not known.
         """
         directory = directory.absolute()
-        if directory.exists():
-            raise FileExistsError(f"{directory} was there before it was noted what is synced")
-        self._top = next(parent for parent in directory.parents if parent.exists())
-        self._lost = self._top / directory.relative_to(self._top).parts[0]
+        if directory.exists() and any(directory.iterdir()):
+            raise FileExistsError(f"{directory} was in use before it was noted what is synced")
+        self._top = next(one for one in (directory, *directory.parents) if one.exists())
+        self._own = directory.relative_to(self._top).parts[:1]
         self._names: dict[int, dict[str, _Entry]] = {self._top.stat().st_ino: _names(self._top)}
         self._contents: dict[int, bytes] = {}
         self._held: dict[int, int] = {}
@@ -57,12 +57,17 @@ class Synced:
         Disk.on_sync = None
         while self._held:
             os.close(self._held.popitem()[1])
-        left = self._below(self._top.stat().st_ino).get(self._lost.name)
+        left = self._below(self._top.stat().st_ino)
 
         def drop() -> None:
-            shutil.rmtree(self._lost, ignore_errors=True)
-            if left is not None:
-                _make(self._lost, left)
+            for path in [self._top / name for name in self._own] or list(self._top.iterdir()):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            for name in self._own or left:
+                if name in left:
+                    _make(self._top / name, left[name])
 
         return drop
 
