@@ -80,13 +80,26 @@ def test_a_class_in_a_function_has_no_processes() -> None:
 
 
 def test_optional_helpers_are_part_of_the_target_when_they_are_there() -> None:
+    killed: list[str] = []
+    cut: list[str] = []
+
     class Helped(planted.RightStore):
         def kill_server(self, place: Place) -> None:
-            """Kill nothing."""
+            killed.append(place.name)
+
+        def power_loss(self, place: Place) -> Any:
+            assert not any(place.directory.iterdir())
+            return lambda: lambda: cut.append(place.name)
 
     plain, helped = planted.RightStore().target(), Helped().target()
     assert (plain.kill_server, plain.newer_schema, plain.power_loss) == (None, None, None)
-    assert helped.kill_server is not None
+    assert helped.newer_schema is None
+    for law, called in (
+        ("sessions-append-survives-server-kill", killed),
+        ("sessions-append-survives-power-loss", cut),
+    ):
+        assert run_law(helped, LAWS[law]).outcome is Outcome.PASSED
+        assert called
 
 
 def test_the_command_takes_a_class() -> None:
