@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from plugins.redis.tests.servers import VALKEY, Server, shared
 
-from perdure import Agent, AgentStore, Session, ToolCall, open_store, tool
+from perdure import Agent, AgentStore, Session, ToolCall, codec, open_store, tool
 from perdure.backend import Append, Part, Replace
 from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
@@ -195,6 +196,26 @@ async def test_a_step_writes_two_entries_and_their_heads() -> None:
     assert response + result < 2_500
 
 
+@anyio
+async def test_a_load_holds_the_bytes_only_while_they_are_decoded(
+    tmp_path: Path, server: Server, namespace: str
+) -> None:
+    records = [{"role": "user", "content": f"{number} " + "x" * 1000} for number in range(2000)]
+    for url in (f"file:{tmp_path}", f"sqlite:{tmp_path / 'agent.db'}", f"{server.url}/0?namespace={namespace}"):
+        async with open_store(url) as store:
+            for start in range(0, 2000, 100):
+                await store.sessions.append("s", records[start : start + 100])
+            tracemalloc.start()
+            try:
+                loaded = await store.sessions.load("s")
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+        assert loaded is not None
+        assert len(loaded.records) == 2000
+        assert peak < 1.7 * sum(len(codec.encode(record)) for record in records), url
+
+
 LIBRARIES = {"msgspec", "orjson", "pluggy", "pydantic"}
 IMPORTED = [
     ("import perdure", set[str](), 1),
@@ -216,4 +237,5 @@ def test_an_import_loads_nothing_that_it_does_not_need(code: str, libraries: set
     assert names - BELOW == libraries, names
     heavy = {"sqlite3", "http", "unittest", "multiprocessing", "xml"}
     assert not heavy & {name.partition(".")[0] for name in loaded}
+    assert not [name for name in loaded if name.startswith(("perdure.at_rest", "perdure.cli", "perdure.moving"))]
     assert len([name for name in loaded if name.partition(".")[0] == "perdure"]) <= limit

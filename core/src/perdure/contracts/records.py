@@ -69,19 +69,29 @@ def encode_object(value: object, where: codec.Place, max_record: int) -> bytes:
 
 def decode_records(items: Sequence[bytes], where: str, start: int = 0) -> tuple[Record, ...]:
     """Decode stored records; damage names its place."""
-    return tuple(decode_object(item, f"{where}[{index}]") for index, item in enumerate(items, start))
+    return take_records([*items], where, start)
 
 
-def decode_object(data: bytes, where: str) -> Record:
+def take_records(items: list[bytes], where: str, start: int = 0) -> tuple[Record, ...]:
+    """Decode stored records, and take each off the list, so that bytes and what they become are not in memory together."""
+    items.reverse()
+    records: list[Record] = []
+    while items:
+        records.append(decode_object(items.pop(), (where, start + len(records))))
+    return tuple(records)
+
+
+def decode_object(data: bytes, where: codec.Place) -> Record:
     """Decode one stored object, or raise `StoreCorruptedError`; `CodecMissingError` if a codec has to read it first."""
-    if data.startswith(ENVELOPE):
-        raise CodecMissingError(where)
     try:
         value = codec.decode(data)
     except ValueError as error:
-        raise StoreCorruptedError(where, "the stored bytes are not JSON") from error
+        if data.startswith(ENVELOPE):
+            raise CodecMissingError(codec.words(where)) from None
+        raise StoreCorruptedError(codec.words(where), "the stored bytes are not JSON") from error
     if type(value) is not dict:
-        raise StoreCorruptedError(where, f"a stored {type(value).__name__}, where an object is needed")
+        kind = type(value).__name__
+        raise StoreCorruptedError(codec.words(where), f"a stored {kind}, where an object is needed")
     return value
 
 

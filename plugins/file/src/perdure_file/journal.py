@@ -180,9 +180,11 @@ class FileJournal(Journal):
             raise StoreClosedError(self.title)
         if self._process != os.getpid():
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
-        call = self._threads.submit(work)
+        done: list[T] = []  # and not in the future, which would hold what was read as long as the task goes on
+        call = self._threads.submit(lambda: done.append(work()))
         try:
-            return await asyncio.wrap_future(call)
+            await asyncio.wrap_future(call)
+            return done.pop()
         except asyncio.CancelledError:
             if patience is not None and not call.cancelled():
                 patience.give_up()

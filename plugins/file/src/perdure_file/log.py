@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BLOCK: Final = 4096
 """What is read first of a file's end. A commit is some 300 bytes and the head."""
 
-CHUNK: Final = 1 << 20
+CHUNK: Final = 1 << 18
 """What is read at once where much is read."""
 
 NEAR: Final = 1 << 16

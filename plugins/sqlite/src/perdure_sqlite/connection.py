@@ -11,14 +11,14 @@ import os
 import weakref
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.backend import StoreClosedError, WrongLoopError
 from perdure_sqlite.worker import Call, Hops, serve
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from perdure_sqlite.database import Database
 
@@ -59,19 +59,17 @@ class Connection:
             raise error
         return connection
 
-    def read(self, operation: str, key: str, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def read(self, operation: str, key: str, work: Callable[[sqlite3.Connection], T]) -> Coroutine[Any, Any, T]:
         """Run work that sees the data of one instant."""
         return self._submit(operation, key, work, 0)
 
     def write(
         self, operation: str, key: str, work: Callable[[sqlite3.Connection], T], *, statements: int
-    ) -> asyncio.Future[T]:
+    ) -> Coroutine[Any, Any, T]:
         """Run work that writes with so many statements: all or none, and committed when this returns."""
         return self._submit(operation, key, work, statements)
 
-    def _submit(
-        self, operation: str, key: str, work: Callable[[sqlite3.Connection], T], statements: int
-    ) -> asyncio.Future[T]:
+    async def _submit(self, operation: str, key: str, work: Callable[[sqlite3.Connection], T], statements: int) -> T:
         pid, loop = self._home
         if pid != os.getpid():
             raise WrongLoopError(self._title, "was opened in another process, of which this one is a fork")
@@ -84,7 +82,9 @@ class Connection:
             loop.call_soon(self._send)
         call = Call(operation, key, self._database.path, work, statements, loop.create_future())
         self._waiting.append(call)
-        return call.answer
+        await call.answer
+        result: T = call.take()
+        return result
 
     def _send(self) -> None:
         """Let all that wait go over, once every task that could run has asked for what it wants."""

@@ -32,7 +32,7 @@ class Call:
         where: The file, for messages.
         work: What it does.
         statements: How many statements of the work write; 0: it reads.
-        answer: Where the caller waits.
+        answer: Where the caller waits. It does not hold the result, which would be there as long as the task goes on.
         result: What the work returned.
         error: Why the call failed.
     """
@@ -42,7 +42,7 @@ class Call:
     where: str
     work: Callable[[sqlite3.Connection], Any]
     statements: int
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[None]
     result: Any = None
     error: Exception | None = None
 
@@ -50,12 +50,17 @@ class Call:
         """Keep the contract's error for what was raised; `unknown`: the call may have written all the same."""
         self.error = failure(error, operation=self.operation, key=self.key, where=self.where, unknown=unknown)
 
+    def take(self) -> Any:
+        """Hand the result over to the caller."""
+        result, self.result = self.result, None
+        return result
+
     def deliver(self) -> None:
         """Answer the caller, unless it was cancelled."""
         if self.answer.done():
             return
         if self.error is None:
-            self.answer.set_result(self.result)
+            self.answer.set_result(None)
         else:
             self.answer.set_exception(self.error)
 
