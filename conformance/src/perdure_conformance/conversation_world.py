@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure import Agent, AgentStore, Lease, Message, Session, Tool, ToolCall, ToolContext, TurnResult, tool
@@ -169,6 +170,11 @@ class ConversationWorld:
         """Return the bundle of a process that nobody stops, to look and to tidy up."""
         return self.store(name, InterceptedJournal(self.journal, Interception(), atomic=atomic))
 
+    @cached_property
+    def _judge(self) -> AgentStore:
+        """The bundle that is only looked with."""
+        return self.fresh("judge")
+
     def agent(self, store: AgentStore) -> Agent:
         """Return the agent, as one process runs it."""
         return Agent(model=FunctionModel(self._model(store)), tools=self._tools(), store=store)
@@ -204,7 +210,7 @@ class ConversationWorld:
 
     async def _judge_request(self, store: AgentStore, given: str, step: int) -> None:
         """Note a request for a response that is recorded, made by the turn's own owner."""
-        found = await self.fresh("judge").checkpoints.load(SESSION)
+        found = await self._judge.checkpoints.load(SESSION)
         if found is None or found.head.owner is None:
             return
         asker = store.ownership.process
@@ -287,7 +293,7 @@ class ConversationWorld:
 
     async def check_whole(self) -> None:
         """Check that no part is there without its session."""
-        if await self.fresh("judge").sessions.load(SESSION) is None:
+        if await self._judge.sessions.load(SESSION) is None:
             await self.check_nothing_left()
 
     async def check_approvals(self) -> None:
@@ -304,20 +310,20 @@ class ConversationWorld:
 
     async def approvals(self) -> Sequence[Approval]:
         """Return all approvals."""
-        return (await self.fresh("judge").approvals.list(session_id=SESSION)).items
+        return (await self._judge.approvals.list(session_id=SESSION)).items
 
     async def turn_journal(self) -> Checkpoint | None:
         """Return the turn journal as it is."""
-        return await self.fresh("judge").checkpoints.load(SESSION)
+        return await self._judge.checkpoints.load(SESSION)
 
     async def transcript(self) -> Sequence[Record]:
         """Return the records as they are."""
-        found = await self.fresh("judge").sessions.load(SESSION)
+        found = await self._judge.sessions.load(SESSION)
         return () if found is None else found.records
 
     async def check_nothing_left(self) -> None:
         """Check that no part holds anything of the conversation."""
-        store = self.fresh("judge")
+        store = self._judge
         assert await store.sessions.load(SESSION) is None, "the session is left"
         assert await store.checkpoints.load(SESSION) is None, "the turn journal is left"
         left = await self.approvals()
