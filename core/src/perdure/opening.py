@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure import plugins
-from perdure.at_rest.codecs import Codec, one_codec
-from perdure.at_rest.encoded_journal import EncodedJournal
 from perdure.bundle import AgentStore, close_after
 from perdure.contracts.approvals import ApprovalStore
 from perdure.contracts.checkpoints import CheckpointStore
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
-    from perdure.at_rest.codecs import AnyCodec
+    from perdure.at_rest.codecs import AnyCodec, Codec
     from perdure.clock import Clock
 
 
@@ -100,7 +98,7 @@ class Opening:
     async def _open(self) -> AgentStore:
         if self._url is None and all(given is None for given in self._parts.values()):
             raise InvalidArgumentError("url", 'is missing: give one, such as "sqlite:agent.db", or give a part')
-        maker = _Maker(None if self._codec is None else one_codec(self._codec))
+        maker = _Maker(None if self._codec is None else _one_codec(self._codec))
         stores: dict[str, Any] = {part: self._store(maker, part, given) for part, given in self._parts.items()}
         if self._codec is not None and not maker.made_any:
             raise InvalidArgumentError("codec", "has nothing to work on: every part is a store of yours")
@@ -121,6 +119,12 @@ class Opening:
         if store is None:
             raise UnsupportedOperationError(f"the plugin of {text.partition(':')[0]!r}", part)
         return store
+
+
+def _one_codec(codec: AnyCodec) -> Codec:
+    from perdure.at_rest.codecs import one_codec  # an application without codecs does not need it
+
+    return one_codec(codec)
 
 
 class _Maker:
@@ -155,6 +159,8 @@ class _Maker:
         """Put the codec between a store and its journal. It is opened, and closed, as one more resource."""
         if not isinstance(store, (JournalSessions, JournalCheckpoints, JournalApprovals)):
             raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", f"codec (its {part} are no journal)")
+        from perdure.at_rest.encoded_journal import EncodedJournal
+
         journal = store.journal
         if journal.namespace != url.namespace:  # what is encrypted is bound to it
             raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", "codec (its journal has no namespace)")
