@@ -51,6 +51,7 @@ CATALOGUE: tuple[Entry, ...] = (
         version reset by replace | sessions-replace-adds-one | ReplaceResetsTheVersion
         version derived from length | sessions-write-adds-one | LengthAsVersion
         stale version after delete and re-create | sessions-version-never-repeats | VersionsRestart
+        versions begin at 1 for an append at None | sessions-version-never-repeats checkpoints-version-never-repeats | FirstAtNoneIsOne
         replace not atomic | sessions-replace-shows-old-or-new sessions-cut-anywhere-is-old-or-new | ReplaceIsDeleteAndAppend ReplaceInTwoWrites
         replace keeps the tail | sessions-replace-keeps-the-first | ReplaceKeepsTheTail
         replace ignores the expected version | sessions-replace-refuses-another-version | ReplaceIgnoresVersion

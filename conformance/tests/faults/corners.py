@@ -27,6 +27,15 @@ class KeepingAllIsAppending(Around):
         return versions
 
 
+class FirstAtNoneIsOne(Around):
+    """An append that expects no version makes a new key at version 1."""
+
+    def change(self, operation: Any) -> Any:
+        if isinstance(operation, Append) and operation.expected_version is None:
+            return replace(operation, first_version=1)
+        return operation
+
+
 class AnswersRepeatedWrites(Around):
     """A write that was made before at this version is answered again, whoever makes it."""
 
@@ -240,6 +249,13 @@ async def rewritten(scene: Scene) -> Any:
     return found is not None and found.rewritten == version
 
 
+async def lives(scene: Scene) -> Any:
+    """Whether a key that an append at no version made had a version of its own in each life."""
+    first = await scene.append(1)
+    await scene.store.sessions.delete("s1")
+    return await scene.append(2) == first
+
+
 async def twice(scene: Scene) -> Any:
     version = await scene.append(1)
     return await at_once(*(scene.append(2, expected_version=version) for _ in range(2)))
@@ -335,6 +351,7 @@ def each(law: str) -> tuple[str, str]:
 
 FAULTS = (
     of(KeepingAllIsAppending, rewritten, "sessions-rewritten-names-the-last-replace"),
+    of(FirstAtNoneIsOne, lives, *each("version-never-repeats")),
     of(AnswersRepeatedWrites, twice, *each("equal-write-at-a-used-version-conflicts")),
     of(ReplaceDropsUnknownFields, replaced_head, "checkpoints-head-is-replaced-whole"),
     of(CancelledMovesTheVersion, cancelled, *each("cancelled-append-is-whole-or-absent")),
