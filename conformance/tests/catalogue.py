@@ -272,6 +272,7 @@ CATALOGUE: tuple[Entry, ...] = (
     *chapter(
         "fidelity",
         """
+        large integers beside the list become floats | sessions-numbers-beside-the-list-come-back checkpoints-numbers-beside-the-list-come-back | ReadsNumbersAsFloats
         big int to float | sessions-integers-come-back | big-ints-as-floats wraps-at-64-bits
         int, float and bool confused | sessions-booleans-are-not-numbers sessions-floats-come-back | booleans-as-numbers floats-as-ints ints-as-floats
         -0.0 | sessions-floats-come-back | loses-negative-zero

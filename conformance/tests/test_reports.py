@@ -3,7 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ET
-from datetime import date
+from datetime import date, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,13 @@ def test_messages_of_comparisons_are_taken_apart(got: object, expected: object, 
     assert (what, at) == ("the value", where)
     assert wanted
     assert came
+
+
+def test_a_list_that_is_no_json_is_shown_too() -> None:
+    with pytest.raises(
+        checks.LawBrokenError, match=r"expected 1 items \[1\], got 2: \[datetime\.timedelta\(days=1\), 1\]"
+    ):
+        checks.equal([timedelta(days=1), 1], [1], "the value")
 
 
 def test_a_message_in_other_words_is_what_came() -> None:

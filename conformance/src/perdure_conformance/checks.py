@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 from collections.abc import Awaitable, Callable
@@ -34,10 +35,11 @@ def broken(message: str) -> LawBrokenError:
 
 def show(value: object) -> str:
     """Return a value as text of limited length, with its type where the text alone does not tell."""
-    try:
-        text = json.dumps(value) if isinstance(value, (dict, list)) else repr(value)
-    except (TypeError, ValueError, RecursionError):
-        text = f"<{type(value).__name__}>"
+    text = f"<{type(value).__name__}>"
+    for write in (json.dumps, repr) if isinstance(value, (dict, list)) else (repr,):
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            text = write(value)
+            break
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
 

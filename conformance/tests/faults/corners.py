@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from conformance.tests.faults.planting import IDLE, Around, Fault, Scene, at_once, outcome
+from conformance.tests.faults.planting import HEAD, IDLE, Around, Fault, Scene, at_once, outcome
 
 from perdure.backend import Append, Delete, JournalSnapshot, Key, Part, Replace, VersionConflictError
 from perdure.contracts.checkpoints import CheckpointReplace
@@ -181,6 +183,25 @@ class LocksWhatWasDeleted(Around):
 # --- ids, windows, closing ---
 
 
+class ReadsNumbersAsFloats(Around):
+    """What is beside the list goes through a reader that makes floats of large integers, unless it has to give up."""
+
+    def change(self, operation: Any) -> Any:
+        if isinstance(operation, Delete) or not operation.head.data:
+            return operation
+        with contextlib.suppress(OverflowError):
+            value = json.loads(
+                operation.head.data, parse_int=lambda text: int(text) if len(text) < 19 else finite(text)
+            )
+            return replace(operation, head=replace(operation.head, data=json.dumps(value).encode()))
+        return operation
+
+
+def finite(text: str) -> float:
+    """Return a float, or raise `OverflowError`."""
+    return float(int(text[:4000]))
+
+
 class ShortCapitals(Around):
     """Capital letters are told apart in the first 64 characters."""
 
@@ -322,6 +343,13 @@ async def made_anew(scene: Scene) -> Any:
     return await at_once(*(scene.append(by, expected_version=version) for by in range(2)))
 
 
+async def large_numbers(scene: Scene) -> Any:
+    await scene.append(state={"n": 2**70 + 1})
+    await scene.turn(head=replace(HEAD, extra={"n": 2**70 + 1}))
+    found = await scene.store.sessions.load("s1")
+    return found and found.state, await scene.entries()
+
+
 async def long_ids(scene: Scene) -> Any:
     await scene.append(1, to="x" * 100)
     return await scene.records("x" * 99 + "X")
@@ -360,6 +388,7 @@ FAULTS = (
     of(CachesHeads, heads_of_two, "sessions-every-window-is-fresh"),
     of(KeepsItsOpenFile, in_turn, *each("handles-write-in-turn")),
     of(LocksWhatWasDeleted, made_anew, *each("one-of-many-handles-wins-after-a-deletion")),
+    of(ReadsNumbersAsFloats, large_numbers, *each("numbers-beside-the-list-come-back")),
     of(ShortCapitals, long_ids, "sessions-confusable-ids-stay-apart", "approvals-listing-gives-exact-ids"),
     of(WindowsMissABorder, long_windows, "sessions-windows-of-a-long-transcript-are-slices"),
     of(CloseCancelsCalls, closed_meanwhile, "sessions-close-answers-calls-under-way"),

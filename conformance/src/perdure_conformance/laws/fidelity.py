@@ -10,7 +10,7 @@ from perdure.errors import NotJsonError, RecordTooLargeError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import equal, holds, raises
 from perdure_conformance.laws.register import law, law_of_each
-from perdure_conformance.parts import APPROVALS, CHECKPOINTS, SESSIONS, Part, Stores, request
+from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, SESSIONS, Part, Stores, WritablePart, request
 from perdure_conformance.values import (
     BOOLEANS_AND_NUMBERS,
     EMPTINESS,
@@ -80,6 +80,21 @@ async def approval_keeps(store: Stores, objects: list[dict[str, Any]]) -> None:
 async def integers_come_back(bench: Bench, part: Part) -> None:
     """Integers of any size come back exactly, never as floats."""
     await comes_back(bench, part, INTEGERS)
+
+
+@law_of_each("numbers-beside-the-list-come-back", parts=LISTS, promise=6, methods=["write"])
+async def numbers_beside_the_list(bench: Bench, part: WritablePart) -> None:
+    """A state, or a head's unknown field, comes back exactly whatever single number it holds."""
+    for number, value in enumerate((2**53 + 1, 2**63, -(2**63) - 1, 2**64, 2**70 + 1, 1.0, -0.0, 1e22, True)):
+        key, kept = f"s{number}", {"value": value}
+        if part is SESSIONS:
+            await bench.store.sessions.append(key, [], state=kept)
+            session = await bench.store.sessions.load(key)
+            equal(session and session.state, kept, "the state that came back")
+        else:
+            await part.write(bench.store, key, [], head=CheckpointHead("in-progress", extra=kept))
+            turn = await bench.store.checkpoints.load(key)
+            equal(turn and turn.head.extra, kept, "the unknown fields of the head that came back")
 
 
 @law_of_each("floats-come-back", promise=6, methods=["make"])

@@ -234,18 +234,19 @@ class CheckpointStore(Store):
             checkpoints-heartbeat-keeps-entries, checkpoints-input-is-not-kept, checkpoints-integers-come-back,
             checkpoints-keys-come-back, checkpoints-lease-comes-back-in-utc, checkpoints-long-text-comes-back,
             checkpoints-namespaces-share-no-key, checkpoints-namespaces-write-their-own, checkpoints-no-update-is-lost,
-            checkpoints-one-claim-wins, checkpoints-one-of-many-creates, checkpoints-one-of-many-handles-wins,
-            checkpoints-one-of-many-handles-wins-after-a-deletion, checkpoints-one-of-many-processes-takes-the-turn,
-            checkpoints-one-of-many-tasks-wins, checkpoints-record-over-the-limit-is-refused,
-            checkpoints-refused-batch-leaves-nothing, checkpoints-refused-write-creates-nothing,
-            checkpoints-refuses-a-bad-head, checkpoints-refuses-records-that-are-no-objects,
-            checkpoints-refuses-what-is-not-json, checkpoints-run-and-session-of-one-name-are-two,
-            checkpoints-snapshot-is-taken-at-the-call, checkpoints-store-works-after-conflicts,
-            checkpoints-store-works-after-errors, checkpoints-survives-reopening, checkpoints-text-comes-back,
-            checkpoints-times-follow-the-writes, checkpoints-turn-survives-kill, checkpoints-turn-survives-power-loss,
-            checkpoints-turn-survives-server-kill, checkpoints-two-readers-one-writer,
-            checkpoints-typed-failure-passes-unchanged, checkpoints-version-is-at-least-one,
-            checkpoints-version-never-repeats, checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
+            checkpoints-numbers-beside-the-list-come-back, checkpoints-one-claim-wins, checkpoints-one-of-many-creates,
+            checkpoints-one-of-many-handles-wins, checkpoints-one-of-many-handles-wins-after-a-deletion,
+            checkpoints-one-of-many-processes-takes-the-turn, checkpoints-one-of-many-tasks-wins,
+            checkpoints-record-over-the-limit-is-refused, checkpoints-refused-batch-leaves-nothing,
+            checkpoints-refused-write-creates-nothing, checkpoints-refuses-a-bad-head,
+            checkpoints-refuses-records-that-are-no-objects, checkpoints-refuses-what-is-not-json,
+            checkpoints-run-and-session-of-one-name-are-two, checkpoints-snapshot-is-taken-at-the-call,
+            checkpoints-store-works-after-conflicts, checkpoints-store-works-after-errors,
+            checkpoints-survives-reopening, checkpoints-text-comes-back, checkpoints-times-follow-the-writes,
+            checkpoints-turn-survives-kill, checkpoints-turn-survives-power-loss, checkpoints-turn-survives-server-kill,
+            checkpoints-two-readers-one-writer, checkpoints-typed-failure-passes-unchanged,
+            checkpoints-version-is-at-least-one, checkpoints-version-never-repeats,
+            checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
         """
         expected = check.check_expected(expected_version)
         first = check.check_first_version(version, expected)
