@@ -28,6 +28,9 @@ SERVERS = ("valkey-server", "redis-server")
 PATIENCE = 20.0
 """How long a server may take to start, in seconds."""
 
+WATCH = 'read -r _; kill -9 "$0"'
+"""Kills a process when this one has ended, by `kill -9` too: then the pipe ends from which it reads."""
+
 
 def targets() -> dict[str, str]:
     """Start a server on a socket of its own, which ends with this process, and return its URL.
@@ -64,6 +67,7 @@ class _Server:
     program: str
     directory: Path
     _process: subprocess.Popen[bytes] | None = None
+    _watch: subprocess.Popen[bytes] | None = None
 
     @property
     def socket(self) -> str:
@@ -77,6 +81,9 @@ class _Server:
         self._process = process = subprocess.Popen(
             [self.program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
+        self._watch = subprocess.Popen(
+            ["/bin/sh", "-c", WATCH, str(process.pid)], stdin=subprocess.PIPE, start_new_session=True
+        )
         deadline = time.monotonic() + PATIENCE
         with Redis(unix_socket_path=self.socket) as client:
             while True:
@@ -89,9 +96,10 @@ class _Server:
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        for process in (self._watch, self._process):  # the watch first: the process id may be another's afterwards
+            if process is not None:
+                process.kill()
+                process.communicate()
 
 
 _servers: dict[str, _Server] = {}
