@@ -1,9 +1,15 @@
+import random
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 import perdure
-from perdure.backend import StoreURLError
+from perdure.backend import Position, StoreURLError
+from perdure_memory.kept import Entry, Kept
 
 pytestmark = pytest.mark.anyio
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 async def test_a_url_without_a_name_is_private_to_its_opening() -> None:
@@ -52,3 +58,33 @@ async def test_a_wrong_url_is_refused(url: str, problem: str) -> None:
     with pytest.raises(StoreURLError) as caught:
         await perdure.open_store(url)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_orders_are_those_of_a_sort_whatever_came_and_went(seed: int) -> None:
+    draw, kept = random.Random(seed), Kept()
+    for _ in range(300):
+        name, at = f"k{draw.randrange(40):02}", AT + timedelta(seconds=draw.randrange(50))
+        entry = kept.entries.get(name)
+        if entry is not None and draw.random() < 0.2:
+            assert kept.remove(name) == entry.version
+        elif entry is not None:
+            entry.updated_at = max(entry.updated_at, at)
+            kept.put(name, entry)
+        else:
+            kept.put(name, Entry(1, at, at))
+        if draw.random() < 0.3:  # a listing may sort, and later writes must hold with it
+            agree(kept, Position(AT + timedelta(seconds=draw.randrange(50)), f"k{draw.randrange(40):02}"))
+    assert kept.remove("none") == 0
+
+
+def agree(kept: Kept, behind: Position) -> None:
+    created = sorted((entry.created_at, name) for name, entry in kept.entries.items())
+    recent = sorted(((entry.updated_at, name) for name, entry in kept.entries.items()), reverse=True)
+    place = (behind.at, behind.id)
+    assert list(kept.ids("id", None)) == sorted(kept.entries)
+    assert list(kept.ids("id", Position(None, behind.id))) == sorted(name for name in kept.entries if name > behind.id)
+    for order, places in (("created", created), ("recent", recent)):
+        assert list(kept.ids(order, None)) == [name for _, name in places]
+        wanted = [one for one in places if (one < place if order == "recent" else one > place)]
+        assert list(kept.ids(order, behind)) == [name for _, name in wanted]

@@ -17,6 +17,7 @@ DEVICES = frozenset(
 )
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
+_PLAIN = re.compile(r"[a-z0-9_.-]+")
 _NAME = re.compile(r",?([a-z0-9_.-]+)(?:,([0-9a-v]+))?")
 
 
@@ -33,6 +34,8 @@ def to_name(id: str) -> str:
 
 def to_id(name: str) -> str | None:
     """Return the id of a file name without its suffix, or `None` if no id has this name."""
+    if _PLAIN.fullmatch(name) and name.partition(".")[0] not in DEVICES:
+        return name
     found = _NAME.fullmatch(name)
     if found is None:
         return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from perdure.backend import (
     Append,
@@ -26,27 +27,18 @@ from perdure.backend import (
     VersionConflictError,
     WrongLoopError,
 )
+from perdure_memory.kept import Entry, Kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
-
-
-@dataclass(slots=True)
-class _Entry:
-    version: int
-    created_at: datetime
-    updated_at: datetime
-    head: Head = field(default_factory=lambda: Head(data=b""))
-    items: list[bytes] = field(default_factory=list)
-    rewritten: int = 0
 
 
 @dataclass(slots=True)
 class _Data:
     """What all handles of one name share."""
 
-    entries: dict[tuple[str, Key], _Entry] = field(default_factory=dict)
+    parts: defaultdict[tuple[str, Part], Kept] = field(default_factory=lambda: defaultdict(Kept))
     lock: threading.Lock = field(default_factory=threading.Lock)
     process: int = field(default_factory=os.getpid)
 
@@ -61,7 +53,7 @@ class MemoryJournal(Journal):
     Where: one dictionary; `MemoryJournal()` has its own, all handles of `MemoryJournal(name)` share one.
     Survives: nothing but `close()`; a named one lives as long as the process.
     Shared by: event loops and threads of one process. A forked child is refused.
-    Limits: memory; `scan` looks at every key.
+    Limits: memory.
     """
 
     capabilities = Capabilities(atomic=True)
@@ -92,7 +84,7 @@ class MemoryJournal(Journal):
     ) -> JournalSnapshot | None:
         """Read a key; see `Journal.read`."""
         with self._enter():
-            entry = self._data.entries.get((self.namespace, key))
+            entry = self._kept(key.part).entries.get(key.id)
             if entry is None:
                 return None
             count = len(entry.items)
@@ -125,16 +117,16 @@ class MemoryJournal(Journal):
     ) -> Sequence[JournalInfo]:
         """List heads; see `Journal.scan`."""
         with self._enter():
-            infos = [
-                JournalInfo(key.id, entry.version, len(entry.items), entry.head, entry.created_at, entry.updated_at)
-                for (namespace, key), entry in self._data.entries.items()
-                if namespace == self.namespace
-                and key.part == part
-                and group in (None, entry.head.group)
+            kept = self._kept(part)
+            found = ((name, kept.entries[name]) for name in kept.ids(order, after))
+            infos = (
+                JournalInfo(name, entry.version, len(entry.items), entry.head, entry.created_at, entry.updated_at)
+                for name, entry in found
+                if group in (None, entry.head.group)
                 and status in (None, entry.head.status)
                 and (before is None or entry.updated_at < before)
-            ]
-        return _page(infos, order, after, limit)
+            )
+            return list(islice(infos, limit))
 
     def _enter(self) -> threading.Lock:
         """Return the lock, the one way to the data."""
@@ -144,8 +136,11 @@ class MemoryJournal(Journal):
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         return self._data.lock
 
+    def _kept(self, part: Part) -> Kept:
+        return self._data.parts[self.namespace, part]
+
     def _check(self, operation: Operation) -> None:
-        entry = self._data.entries.get((self.namespace, operation.key))
+        entry = self._kept(operation.key.part).entries.get(operation.key.id)
         actual = 0 if entry is None else entry.version
         expected = operation.expected_version
         unseen = isinstance(operation, Replace) and (entry is None or operation.keep > len(entry.items))
@@ -153,16 +148,15 @@ class MemoryJournal(Journal):
             raise VersionConflictError(operation.key.id, expected, actual)
 
     def _apply(self, operation: Operation) -> int:
-        place = (self.namespace, operation.key)
+        kept, name = self._kept(operation.key.part), operation.key.id
         if isinstance(operation, Delete):
-            removed = self._data.entries.pop(place, None)
-            return 0 if removed is None else removed.version
-        entry = self._data.entries.get(place)
+            return kept.remove(name)
+        entry = kept.entries.get(name)
         if entry is not None:
             entry.version += 1
             entry.updated_at = max(entry.updated_at, operation.at)
         elif isinstance(operation, Append):
-            entry = self._data.entries[place] = _Entry(operation.first_version, operation.at, operation.at)
+            entry = Entry(operation.first_version, operation.at, operation.at)
         else:
             raise AssertionError("a replace of an absent key passed the check")
         if isinstance(operation, Replace):
@@ -171,6 +165,7 @@ class MemoryJournal(Journal):
         # Copies: the encoder leaves its bytes in a buffer of several times their size, which would be kept as well.
         entry.items.extend([bytes(memoryview(item)) for item in operation.items])
         entry.head = _merged(entry.head, operation.head)
+        kept.put(name, entry)
         return entry.version
 
 
@@ -182,17 +177,3 @@ def _merged(old: Head, new: Head) -> Head:
         old.status if new.status is None else new.status,
         old.data if new.data is None else new.data,
     )
-
-
-_PLACES: dict[str, Callable[[JournalInfo], Any]] = {
-    "id": lambda info: (None, info.id),
-    "created": lambda info: (info.created_at, info.id),
-    "recent": lambda info: (info.updated_at, info.id),
-}
-
-
-def _page(infos: list[JournalInfo], order: str, after: Position | None, limit: int) -> Sequence[JournalInfo]:
-    place = _PLACES[order]
-    if order == "recent":
-        return heapq.nlargest(limit, (info for info in infos if after is None or place(info) < after), key=place)
-    return heapq.nsmallest(limit, (info for info in infos if after is None or place(info) > after), key=place)
