@@ -41,8 +41,9 @@ def _imports(file: Path, source: Path) -> Iterator[Import]:
     """
     name = _module_name(file, source)
     package = name if file.stem == "__init__" else name.rpartition(".")[0]
+    shown = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file))):
-        place = f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name}:{getattr(node, 'lineno', 0)}"
+        place = f"{shown}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, place)

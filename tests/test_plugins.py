@@ -1,6 +1,7 @@
 """Finding, loading and explaining plugins, on distributions that each test writes."""
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from core.tests.command_line import Program, Ran
 
 import perdure
 from perdure import plugins
@@ -96,10 +98,10 @@ def run(code: str, *folders: Path) -> str:
     return done.stdout
 
 
-def cli(*arguments: str, folders: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+def cli(*arguments: str, folders: tuple[Path, ...] = ()) -> Ran:
     code = "".join(f"import sys; sys.path.append({str(folder)!r})\n" for folder in folders)
     code += f"import sys; from perdure.cli import main; sys.argv = ['perdure', *{arguments!r}]; main()"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return Program("python", Path.cwd(), os.environ)("-c", code)
 
 
 # --- loading ---
@@ -394,21 +396,21 @@ def test_loading_imports_the_one_that_is_asked_for_and_no_driver(install: Instal
 def test_stores_lists_without_importing_when_told(install: Install) -> None:
     folder = install("explodes", "raise SystemExit('imported')")
     shown = cli("stores", "--no-load", "--json", folders=(folder,))
-    assert (shown.returncode, shown.stderr) == (0, "")
-    rows = json.loads(shown.stdout)["result"]["stores"]
+    assert (shown.code, shown.err) == (0, "")
+    rows = json.loads(shown.out)["result"]["stores"]
     assert {"scheme": "explodes", "distribution": "explodes-store", "version": "1.0"} in rows
     assert {"memory", "sqlite"} <= {row["scheme"] for row in rows}
     table = cli("stores", "--no-load", folders=(folder,))
-    assert (table.returncode, table.stderr) == (0, "")
-    assert "explodes-store" in table.stdout
+    assert (table.code, table.err) == (0, "")
+    assert "explodes-store" in table.out
 
 
 def test_stores_shows_what_is_broken_and_fails(install: Install) -> None:
     good, broken = install("good"), install("broken", "raise SystemExit('[red]out[/red]')")
     conflicting = (install("twice", name="one-store"), install("twice", name="other-store"))
     shown = cli("stores", "--json", folders=(good, broken, *conflicting))
-    assert shown.returncode == 1
-    document = json.loads(shown.stdout)
+    assert shown.code == 1
+    document = json.loads(shown.out)
     assert (document["command"], document["exit_code"]) == ("stores", 1)
     rows = {row["scheme"]: row for row in document["result"]["stores"]}
     assert rows["good"]["problem"] is None
@@ -416,10 +418,10 @@ def test_stores_shows_what_is_broken_and_fails(install: Install) -> None:
     assert "broken-store 1.0 is broken: its import failed with SystemExit: [red]out[/red]" in rows["broken"]["problem"]
     assert "claimed by one-store and other-store" in rows["twice"]["problem"]
     table = cli("stores", folders=(good, broken))
-    assert table.returncode == 1
-    assert "[red]out[/red]" in table.stdout
-    assert "busy_timeout" in table.stdout
-    assert cli("stores", folders=(good,)).returncode == 0
+    assert table.code == 1
+    assert "[red]out[/red]" in table.out
+    assert "busy_timeout" in table.out
+    assert cli("stores", folders=(good,)).code == 0
 
 
 def test_without_its_libraries_the_command_says_what_to_install() -> None:

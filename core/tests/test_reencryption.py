@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from core.tests.command_line import Program
 from core.tests.processes import dead, die_at
 from core.tests.session_world import World, awaiting, elsewhere_running, finished, in_progress, ready
 from plugins.redis.tests.servers import VALKEY, shared
@@ -443,11 +444,8 @@ def _killed_after(lines: int, url: str) -> None:
 
 
 def perdure(*arguments: str, **environment: str) -> tuple[int, str]:
-    program = str(Path(sys.executable).with_name("perdure"))
-    ran = subprocess.run(
-        [program, *arguments], env=_environment() | environment, capture_output=True, text=True, check=False
-    )
-    return ran.returncode, ran.stdout + ran.stderr
+    ran = Program("perdure", Path.cwd(), _environment() | environment, errors_in_out=True)(*arguments)
+    return ran.code, ran.out
 
 
 async def test_the_command_re_encrypts_and_says_what_is_left(tmp_path: Path) -> None:
