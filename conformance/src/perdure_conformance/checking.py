@@ -92,8 +92,14 @@ class Tried:
 
     @property
     def done(self) -> bool:
-        """Whether another round could tell nothing new."""
-        return self.verdict is not None and self.verdict.outcome is not Outcome.PASSED
+        """Whether another round could tell nothing new: it did not pass, or was tried at each of its points.
+
+        What is killed by time too, as durable stores are, dies elsewhere in each round.
+        """
+        if self.verdict is None:
+            return False
+        whole = 0 < self.points == self.tried and "durable" not in self.law.needs
+        return whole or self.verdict.outcome is not Outcome.PASSED
 
 
 Listener = Callable[[int, int, LawVerdict], None]
