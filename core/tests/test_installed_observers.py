@@ -88,7 +88,7 @@ def test_an_observer_that_is_switched_off_is_not_imported(run: Run, monkeypatch:
 
 def test_observers_that_do_not_load_are_reported_once_and_hinder_nobody(run: Run) -> None:
     done = run(
-        'asyncio.run(use("append", "load"))',
+        'import logging\nlogging.basicConfig()\nasyncio.run(use("append", "load"))',
         absent="import no_such_module",
         leaving="raise SystemExit(3)",
         odd="def perdure_event(event: pass",
