@@ -157,7 +157,7 @@ async def pages_hold_under_writes(bench: Bench, part: Part) -> None:
     for turn, order in enumerate(orders):
         names = tuple(f"{turn}m{number}" for number in range(10, 25))
         keys = await fill(bench, part, names)
-        options: dict[str, Any] = {"limit": 3} if order is None else {"limit": 3, "order": order}
+        options: dict[str, Any] = {"limit": 4} if order is None else {"limit": 4, "order": order}
         before = {key for key in await part.ids(bench.store) if key not in keys}
         found, gone, page = [], set[str](), await part.page(bench.store, **options)
         while True:
