@@ -31,6 +31,7 @@ LONGEST_OPENING = 512
 _LARGE = 1 << 16
 """A batch of so many bytes is not copied to take it apart."""
 
+_LEAD = len(ITEM)
 _SEAL = len(',"check":"01234567"}\n')
 _BASE64_LINE = re.compile(rb'\{"base64":"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"\}')
 _SEALED = re.compile(rb',"check":"[0-9a-f]{8}"\}\Z')
@@ -113,7 +114,7 @@ def write_opening(part: str, id: str) -> bytes:
 def check_opening(line: bytes, part: str, id: str, where: str) -> None:
     """Raise `SchemaVersionError` for a newer format, and `BadLineError` unless the line opens the file of a key."""
     try:
-        opening = _opening_line.decode(_unsealed(line))
+        opening = _opening_line.decode(_checked(line))
     except msgspec.MsgspecError as error:
         raise BadLineError(f"the first line is not perdure's: {error}") from error
     if opening.format > FORMAT:
@@ -169,7 +170,7 @@ def write_batch(
 def read_commit(line: bytes) -> Commit:
     """Read a commit line with its newline, or raise `BadLineError`."""
     try:
-        return _commit_line.decode(_unsealed(line)).commit
+        return _commit_line.decode(_checked(line)).commit
     except msgspec.MsgspecError as error:
         raise BadLineError(f"the commit cannot be read: {error}") from error
 
@@ -190,7 +191,9 @@ def read_batch(data: bytearray, start: int, stop: int, commit: Commit, offset: i
         if crc32(batch) != int(commit.crc32, 16):
             raise BadLineError("the items are not those that were written")
         if len(batch) < _LARGE:
-            return [*map(read_item, bytes(batch).split(b"\n")[:-1])]
+            return [
+                line[_LEAD:-1] if line.startswith(ITEM) else read_item(line) for line in bytes(batch).split(b"\n")[:-1]
+            ]
         items, first = list[bytes](), start  # copied once, for they may be large
         while start < stop:
             end = data.find(b"\n", start, stop)
@@ -278,8 +281,8 @@ def _sealed(text: bytes) -> bytes:
     return b'%s,"check":"%08x"}\n' % (text, crc32(text))
 
 
-def _unsealed(line: bytes) -> bytes:
-    text = line[:-_SEAL]
-    if line[-_SEAL:] != b',"check":"%08x"}\n' % crc32(text):
+def _checked(line: bytes) -> bytes:
+    """Return a line as it is, if its check is that of what stands before it."""
+    if not line.endswith(b',"check":"%08x"}\n' % crc32(memoryview(line)[:-_SEAL])):
         raise BadLineError("the line is not as it was written")
-    return text + b"}"
+    return line
