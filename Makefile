@@ -84,7 +84,8 @@ bench: $(BENCH_STAMP) ## Run the benchmarks; QUICK=1 measures little, QUESTIONS=
 check: $(STAMP) docs ## Check format, lint, types, import directions and the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) $(TESTS) docs/generate conftest.py
+	$(BIN)/python -m tests.page_types
+	$(BIN)/mypy $(SOURCES) $(TESTS) docs/generate conftest.py build/pages
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
 
