@@ -129,7 +129,11 @@ class Worker:
             number = _server.fork(url, *channels)
         spoken = await asyncio.open_unix_connection(sock=speech, limit=LINE_LIMIT)
         worker = cls(number, spoken, await asyncio.open_unix_connection(sock=ending), complaints)
-        await worker.read_line("start")
+        try:
+            await worker.read_line("start")
+        except BaseException:
+            await worker.kill()
+            raise
         return worker
 
     async def call(self, command: str, **arguments: Any) -> Any:
