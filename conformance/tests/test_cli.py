@@ -47,6 +47,7 @@ def test_a_url_without_a_place_says_what_to_write_before_any_law_is_tried() -> N
         "'memory:' cannot be checked as it is: an opening does not find what another one wrote. Put {place}"
         in ran.output
     )
+    assert "replay:   perdure-conformance check memory: --profile quick --seed 0" in ran.output
     assert check("memory:everywhere", *only(LAW)).exit_code == 0, "a fresh namespace is a place"
 
 

@@ -241,7 +241,8 @@ class Check:
 
     def _failure(self, verdict: LawVerdict, seed: int) -> FailureData:
         named, profile = self.plan.named, self.plan.profile
-        return failure_data(named, verdict, seed, replay_command(named.text, verdict.law.id, profile.name, seed))
+        law = None if verdict.law.id == OPENER_LAW else verdict.law.id
+        return failure_data(named, verdict, seed, replay_command(named.text, law, profile.name, seed))
 
     def _excuse(self, law: str, outcome: Outcome) -> ExcuseData | None:
         known = self.plan.known.get(law)

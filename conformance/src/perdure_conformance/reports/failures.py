@@ -42,9 +42,9 @@ def failure_data(named: Named, verdict: Verdict, seed: int, replay: str) -> Fail
     )
 
 
-def replay_command(target: str, law: str, profile: str, seed: int) -> str:
-    """Return the command that tries one law again as it was tried."""
-    words = ["perdure-conformance", "check", target, "--only", law]
+def replay_command(target: str, law: str | None, profile: str, seed: int) -> str:
+    """Return the command that tries one law again as it was tried; `None` for the opening, which comes before each."""
+    words = ["perdure-conformance", "check", target, *(() if law is None else ("--only", law))]
     return shlex.join([*words, "--profile", profile, "--seed", str(seed)])
 
 
