@@ -4,6 +4,7 @@ import ast
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,13 @@ def _imports(file: Path, source: Path) -> Iterator[Import]:
 
 def _imports_below(folder: Path, source: Path) -> list[Import]:
     files = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
-    return [found for file in files for found in _imports(file, source)]
+    return [found for file in files for found in _imports_of(file, source)]
+
+
+@cache
+def _imports_of(file: Path, source: Path) -> tuple[Import, ...]:
+    """Read a file once, however many directions it is held to."""
+    return tuple(_imports(file, source))
 
 
 def _within(module: str, package: str) -> bool:
