@@ -174,8 +174,9 @@ class CheckpointStore(Store):
         stored = await self._reading("load", key, self._load, key)
         if stored is None:
             return None
-        info = self._info(stored)
-        entries = check.decode_records(stored.entries, f"turn journal {key}: entries")
+        info, items = self._info(stored), [*stored.entries]
+        del stored  # nobody else may have the bytes by now, so they go while they are decoded
+        entries = check.take_records(items, f"turn journal {key}: entries")
         return Checkpoint(info.key, info.version, entries, info.head, info.created_at, info.updated_at)
 
     @final

@@ -424,14 +424,15 @@ class SessionStore(Store):
         stored = await self._reading("load", session_id, self._load, session_id, after=after, limit=limit, last=last)
         if stored is None:
             return None
-        info = self._info(stored)
+        info, rewritten, start, items = self._info(stored), stored.rewritten, stored.start, [*stored.records]
+        del stored  # nobody else may have the bytes by now, so they go while they are decoded
         return Transcript(
             session_id=info.session_id,
             version=info.version,
             count=info.count,
-            rewritten=stored.rewritten,
-            start=stored.start,
-            records=check.decode_records(stored.records, f"session {session_id}: records", stored.start),
+            rewritten=rewritten,
+            start=start,
+            records=check.take_records(items, f"session {session_id}: records", start),
             state=info.state,
             scope=info.scope,
             created_at=info.created_at,
