@@ -66,7 +66,7 @@ class StatusBeforeDecision(JournalApprovals):
         if half is not None:
             key = Key(Part.APPROVALS, approval.id)
             head = Head(data=approval.encode())
-            entry = self.journal.inner._data.entries[self.journal.namespace, key]  # type: ignore[attr-defined]  # reason: the fault's own journal
+            entry = self.journal.entries[self.journal.namespace, key]  # type: ignore[attr-defined]  # reason: the fault's own journal
             entry.head = replace(entry.head, data=head.data)
         return half and replace(approval, version=half.version)
 

@@ -76,7 +76,7 @@ class LateAppendRevives(Around):
         self.gone: dict[Key, int] = {}
 
     def change(self, operation: Any) -> Any:
-        there = self.inner._data.entries.get((self.namespace, operation.key))
+        there = self.entries.get((self.namespace, operation.key))
         if isinstance(operation, Delete) and there is not None:
             self.gone[operation.key] = there.version
         if (
@@ -92,7 +92,7 @@ class HeartbeatClears(Around):
     """An append of no entries drops those that are there."""
 
     def change(self, operation: Any) -> Any:
-        entry = self.inner._data.entries.get((self.namespace, operation.key))
+        entry = self.entries.get((self.namespace, operation.key))
         if isinstance(operation, Append) and not operation.items and operation.key.part == Part.RUNS and entry:
             entry.items.clear()
         return operation
@@ -146,7 +146,7 @@ class HeadsAreMerged(Around):
     """A head of another status is stored, its fields are not."""
 
     def change(self, operation: Any) -> Any:
-        there = self.inner._data.entries.get((self.namespace, operation.key))
+        there = self.entries.get((self.namespace, operation.key))
         if isinstance(operation, Append) and operation.key.part == Part.RUNS and there and not operation.items:
             return replace(operation, head=replace(operation.head, data=None))
         return operation

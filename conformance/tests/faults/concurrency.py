@@ -178,7 +178,7 @@ class CancelledDeleteIsHalf(Around):
     async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
         (operation,) = operations[:1]
         if isinstance(operation, Delete):
-            entry = self.inner._data.entries.get((self.namespace, operation.key))
+            entry = self.entries.get((self.namespace, operation.key))
             if entry is not None and operation.expected_version in (None, entry.version):
                 entry.items.clear()
                 await asyncio.sleep(0)

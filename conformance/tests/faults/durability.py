@@ -14,7 +14,6 @@ from conformance.tests.faults.planting import Fault, OnDisk, Scene, outcome
 from perdure.backend import (
     Append,
     Delete,
-    Key,
     Part,
     Replace,
     SchemaVersionError,
@@ -48,7 +47,7 @@ class SavesRowByRow(OnDisk):
             await asyncio.sleep(0.003)
             await super().write([replace(operation, items=(item,), expected_version=None)])
         version = operation.first_version if found is None else found.version + 1
-        self.inner._data.entries[self.namespace, operation.key].version = version
+        self.entries[self.namespace, operation.key].version = version
         return (version,)
 
 
@@ -96,7 +95,7 @@ class DeleteInTwoSaves(OnDisk):
 
     async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
         (operation,) = operations
-        entry = self.inner._data.entries.get((self.namespace, operation.key))
+        entry = self.entries.get((self.namespace, operation.key))
         if isinstance(operation, Delete) and entry is not None and operation.expected_version in (None, entry.version):
             items, entry.items = entry.items, []
             self.save()
@@ -113,7 +112,7 @@ class TempFileBlocks(OnDisk):
         if fresh.exists():
             raise StoreUnavailableError("write", "data", "somebody else is saving")
         fresh.write_bytes(b"")
-        data = pickle.dumps(self.inner._data.entries)
+        data = pickle.dumps(self.inner._data.parts)
         for start in range(0, len(data), 200):
             with fresh.open("ab") as file:
                 file.write(data[start : start + 200])
@@ -142,7 +141,7 @@ class SavesInPlace(OnDisk):
     """The file is overwritten where it is, piece by piece; half of it is read as nothing."""
 
     def save(self) -> None:
-        data = pickle.dumps(self.inner._data.entries)
+        data = pickle.dumps(self.inner._data.parts)
         with self.file.open("wb", buffering=0) as file:
             for start in range(0, len(data), 1000):
                 file.write(data[start : start + 1000])
@@ -152,7 +151,7 @@ class SavesInPlace(OnDisk):
         try:
             await super().open()
         except (EOFError, pickle.UnpicklingError):
-            self.inner._data.entries = {}
+            self.inner._data.parts.clear()
 
 
 class NumbersRestart(OnDisk):
@@ -160,7 +159,7 @@ class NumbersRestart(OnDisk):
 
     async def open(self) -> None:
         await super().open()
-        for number, entry in enumerate(self.inner._data.entries.values(), 1):
+        for number, entry in enumerate(self.entries.values(), 1):
             entry.version = number
 
 
@@ -169,7 +168,7 @@ class HeadsAreNotSaved(OnDisk):
 
     async def open(self) -> None:
         await super().open()
-        for entry in self.inner._data.entries.values():
+        for entry in self.entries.values():
             entry.head = replace(entry.head, group=None)
 
 
@@ -181,10 +180,10 @@ class DecisionsAreNotSaved(OnDisk):
         there = await self.inner.read(operation.key, limit=0)
         decided = operation.key.part == Part.APPROVALS and there is not None
         saving, self.every = self.every, 10**6 if decided else self.every
-        before = self.inner._data.entries
+        before = self.inner._data.parts
         versions = await super().write(operations)
         self.every = saving
-        assert before is self.inner._data.entries
+        assert before is self.inner._data.parts
         return versions
 
     async def close(self) -> None:
@@ -207,7 +206,7 @@ class ReplaceComesBack(OnDisk):
         old = self.file.with_name("old")
         if old.exists():
             key, items = pickle.loads(old.read_bytes())
-            entry = self.inner._data.entries.get((self.namespace, key))
+            entry = self.entries.get((self.namespace, key))
             if entry is not None:
                 entry.items.extend(items)
 
@@ -219,7 +218,7 @@ class DamageIsEmpty(OnDisk):
         try:
             await super().open()
         except Exception:  # noqa: BLE001  # reason: the fault
-            self.inner._data.entries = {}
+            self.inner._data.parts.clear()
 
 
 class Versioned(OnDisk):
@@ -299,8 +298,8 @@ async def saves(scene: Scene) -> Any:
 
     def save() -> None:
         inner()
-        entries = pickle.loads(journal.file.read_bytes())
-        entry = entries.get(("default", Key(Part.SESSIONS, "s1")))
+        parts = pickle.loads(journal.file.read_bytes())
+        entry = parts["default", Part.SESSIONS].entries.get("s1")
         seen.append(None if entry is None else len(entry.items))
 
     journal.save = save

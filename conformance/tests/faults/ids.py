@@ -119,8 +119,8 @@ class DeletesAllNamespaces(Around):
         versions = await super().write(operations)
         for operation in operations:
             if isinstance(operation, Delete):
-                for place in [place for place in self.inner._data.entries if place[1] == operation.key]:
-                    del self.inner._data.entries[place]
+                for place in [place for place in self.entries if place[1] == operation.key]:
+                    del self.entries[place]
         return versions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,10 +21,37 @@ from perdure_conformance.manual_clock import ManualClock
 from perdure_conformance.parts import request
 from perdure_conformance.target import Place, Target
 from perdure_memory.journal import MemoryJournal
+from perdure_memory.kept import Kept
 
 MANY = 10**6
 HEAD = CheckpointHead("in-progress")
 IDLE = CheckpointHead("idle")
+
+
+class Entries(MutableMapping[tuple[str, Key], Any]):
+    """What a memory journal holds, as one mapping from namespace and key to what is kept of it."""
+
+    def __init__(self, parts: MutableMapping[tuple[str, Part], Kept]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, place: tuple[str, Key], /) -> Any:
+        namespace, key = place
+        return self.parts[namespace, key.part].entries[key.id]
+
+    def __setitem__(self, place: tuple[str, Key], entry: Any, /) -> None:
+        namespace, key = place
+        self.parts[namespace, key.part].put(key.id, entry)
+
+    def __delitem__(self, place: tuple[str, Key], /) -> None:
+        namespace, key = place
+        self.parts[namespace, key.part].remove(key.id)
+
+    def __iter__(self) -> Iterator[tuple[str, Key]]:
+        found = [(space, Key(part, name)) for (space, part), kept in self.parts.items() for name in kept.entries]
+        return iter(found)
+
+    def __len__(self) -> int:
+        return sum(len(kept.entries) for kept in self.parts.values())
 
 
 class Around(Journal):
@@ -61,7 +88,12 @@ class Around(Journal):
 
     def stored(self, key: Key) -> Any:
         """Return what the memory journal holds of a key, for a fault that changes it behind its back."""
-        return self.inner._data.entries[self.namespace, key]
+        return self.entries[self.namespace, key]
+
+    @property
+    def entries(self) -> Entries:
+        """What the memory journal holds, by namespace and key."""
+        return Entries(self.inner._data.parts)
 
 
 class Items(Around):
@@ -111,7 +143,7 @@ class OnDisk(Around):
 
     async def open(self) -> None:
         if self.file.exists():
-            self.inner._data.entries = pickle.loads(self.file.read_bytes())
+            self.inner._data.parts = pickle.loads(self.file.read_bytes())
 
     async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
         versions = await super().write(operations)
@@ -122,7 +154,7 @@ class OnDisk(Around):
 
     def save(self) -> None:
         fresh = self.file.with_name(f"fresh-{os.getpid()}")
-        fresh.write_bytes(pickle.dumps(self.inner._data.entries))
+        fresh.write_bytes(pickle.dumps(self.inner._data.parts))
         fresh.replace(self.file)
 
     async def close(self) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import pickle
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from conformance.tests.faults.planting import Around, Fault, Scene, outcome
+from conformance.tests.faults.planting import Around, Entries, Fault, Scene, outcome
 
 from perdure.backend import (
     Append,
@@ -26,6 +27,7 @@ from perdure.backend import (
 )
 from perdure_conformance.target import Place
 from perdure_memory.journal import MemoryJournal
+from perdure_memory.kept import Kept
 
 STEPS = 8
 """How many steps of the event loop an answer is under way at most, the first one: each takes another time."""
@@ -35,7 +37,7 @@ class Server:
     """A server in this process: what it has in memory is gone when it is killed, what it saved is not."""
 
     def __init__(self) -> None:
-        self.data: dict[Any, Any] = {}
+        self.data: defaultdict[tuple[str, Part], Kept] = defaultdict(Kept)
         self.saved = pickle.dumps(self.data)
         self.life = 0
         self.writes = 0
@@ -46,7 +48,7 @@ class Server:
         """Save all, but for so many of the last items of a key as are `unsaved`: none, unless there is a fault."""
         saved = pickle.loads(pickle.dumps(self.data)) if self.unsaved else self.data
         for key, count in self.unsaved.items():
-            del saved[key].items[-count:]
+            del Entries(saved)[key].items[-count:]
         self.saved = pickle.dumps(saved)
 
     def kill(self) -> None:
@@ -79,7 +81,7 @@ class Served(Around):
     def serving(self) -> Iterator[None]:
         """What the server does in one piece."""
         with self.server.lock:
-            self.inner._data.entries = self.server.data
+            self.inner._data.parts = self.server.data
             yield
 
     async def read(self, key: Key, **window: Any) -> JournalSnapshot | None:
@@ -160,7 +162,7 @@ class VersionsLiveInTheServer(Served):
         with self.serving():
             if getattr(self.server, "counted", 0) != self.server.life:
                 self.server.counted = self.server.life  # type: ignore[attr-defined]  # reason: the fault's own mark
-                for entry in self.server.data.values():
+                for entry in self.entries.values():
                     entry.version = 1
 
 
@@ -169,8 +171,8 @@ class HeadsAreSavedLater(Served):
 
     def save(self, operations: Sequence[Any]) -> None:
         key = (self.namespace, operations[0].key)
-        entry = self.server.data.get(key)
-        before = pickle.loads(self.server.saved).get(key)
+        entry = self.entries.get(key)
+        before = Entries(pickle.loads(self.server.saved)).get(key)
         if entry is None or before is None or operations[0].key.part != Part.RUNS:
             return self.server.save()
         head, entry.head = entry.head, before.head

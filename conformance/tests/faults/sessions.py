@@ -120,7 +120,7 @@ class ScopeCanChange(JournalSessions):
     async def _append(self, session_id: str, records: Any, **options: Any) -> int:
         scope = options.pop("scope")
         version = await super()._append(session_id, records, scope=None, **options)
-        entry = self.journal.inner._data.entries[self.journal.namespace, Key(Part.SESSIONS, session_id)]  # type: ignore[attr-defined]  # reason: the fault's own journal
+        entry = self.journal.entries[self.journal.namespace, Key(Part.SESSIONS, session_id)]  # type: ignore[attr-defined]  # reason: the fault's own journal
         entry.head = replace(entry.head, group=entry.head.group if scope is None else scope)
         return version
 
@@ -146,7 +146,7 @@ class AppendOverwrites(Around):
     def change(self, operation: Any) -> Any:
         if not isinstance(operation, Append) or operation.key.part != Part.SESSIONS or not operation.items:
             return operation
-        entry = self.inner._data.entries.get((self.namespace, operation.key))
+        entry = self.entries.get((self.namespace, operation.key))
         if entry is not None:
             entry.items.clear()
         return operation
@@ -156,7 +156,7 @@ class EmptyAppendTruncates(Around):
     """An append of nothing empties the transcript."""
 
     def change(self, operation: Any) -> Any:
-        entry = self.inner._data.entries.get((self.namespace, operation.key))
+        entry = self.entries.get((self.namespace, operation.key))
         if isinstance(operation, Append) and not operation.items and operation.key.part == Part.SESSIONS and entry:
             entry.items.clear()
         return operation

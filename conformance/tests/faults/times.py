@@ -21,7 +21,7 @@ class UpdatedGoesBack(Around):
         versions = await super().write(operations)
         for operation in operations:
             if not isinstance(operation, Delete):
-                self.inner._data.entries[self.namespace, operation.key].updated_at = operation.at
+                self.entries[self.namespace, operation.key].updated_at = operation.at
         return versions
 
 

@@ -222,7 +222,7 @@ class ClosingKeepsEntries(Around):
         )
 
     def _there(self, key: Key) -> bool:
-        return (self.namespace, key) in self.inner._data.entries
+        return (self.namespace, key) in self.entries
 
 
 # --- witnesses ---
