@@ -158,8 +158,8 @@ class AgentStore:
             OutcomeUnknownError: Both may be written; never one of them.
 
         Laws: atomic-write-conflicts-beside-other-writes, atomic-write-cut-anywhere-is-both-or-none,
-            atomic-write-is-all-or-none, atomic-write-is-seen-whole, atomic-write-writes-both,
-            undeclared-atomic-write-refuses
+            atomic-write-is-all-or-none, atomic-write-is-seen-whole, atomic-write-survives-torn-write,
+            atomic-write-writes-both, undeclared-atomic-write-refuses
         """
         sessions, checkpoints = self.sessions, self.checkpoints
         if (

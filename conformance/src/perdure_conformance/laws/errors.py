@@ -36,8 +36,9 @@ NUMBERS: tuple[Any, ...] = (-1, 1.0, "1", True, b"1", 1.5)
 async def bad_session_arguments(bench: Bench) -> None:
     """Bad versions, times and scopes are refused by the contract's errors, and write nothing."""
     append, replace = bench.store.sessions.append, bench.store.sessions.replace
-    for bad in NUMBERS:
+    for bad in (*NUMBERS, 2**63):
         await raises(InvalidArgumentError, f"append(expected_version={bad!r})", append, "s1", [], expected_version=bad)
+    for bad in NUMBERS:
         await raises(
             InvalidArgumentError, f"append(version={bad!r})", append, "s1", [], expected_version=0, version=bad
         )

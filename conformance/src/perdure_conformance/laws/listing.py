@@ -66,6 +66,8 @@ async def end_has_no_cursor(bench: Bench, part: Part) -> None:
     await part.make(bench.store, part.key("s1"))
     page = await part.page(bench.store, limit=5)
     equal((len(page.items), page.cursor), (1, None), "a page with room for more")
+    page = await part.page(bench.store, limit=2**70)  # "all of them", said with a number
+    equal((len(page.items), page.cursor), (1, None), "a page with room for more than there can be")
 
 
 @law_of_each("bad-listings-are-refused", needs=("list",), promise=12, methods=["list"])

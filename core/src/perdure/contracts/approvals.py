@@ -271,10 +271,10 @@ class ApprovalStore(Store):
             approvals-decision-adds-one, approvals-decision-comes-at-the-clock, approvals-decision-is-a-snapshot,
             approvals-decision-is-recorded-whole, approvals-decision-is-seen-whole, approvals-decision-survives-kill,
             approvals-decision-survives-power-loss, approvals-decision-survives-reopening,
-            approvals-decision-survives-server-kill, approvals-expired-is-rejected, approvals-kept-ones-stay-open,
-            approvals-one-of-many-handles-decides, approvals-one-of-many-processes-decides,
-            approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits, approvals-same-decision-again-is-fine,
-            approvals-unknown-is-not-created
+            approvals-decision-survives-server-kill, approvals-decision-survives-torn-write,
+            approvals-expired-is-rejected, approvals-kept-ones-stay-open, approvals-one-of-many-handles-decides,
+            approvals-one-of-many-processes-decides, approvals-one-of-many-tasks-decides, approvals-refuses-bad-edits,
+            approvals-same-decision-again-is-fine, approvals-unknown-is-not-created
         """
         check_approval_id(approval_id)
         decision = self._settle_decision(approved, note, arguments, decided_by, at)
@@ -390,7 +390,7 @@ class ApprovalStore(Store):
         run_id = None if run_id is None else check_run_id(run_id)
         if status is not None and status not in APPROVAL_STATUSES:
             raise InvalidArgumentError("status", f"must be one of {', '.join(APPROVAL_STATUSES)}")
-        before, limit = check.check_optional_time(before, "before"), check.check_count(limit, "limit")
+        before, limit = check.check_optional_time(before, "before"), check.check_limit(limit)
         cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
         page = await self._reading(
             "list",

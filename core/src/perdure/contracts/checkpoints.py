@@ -385,7 +385,7 @@ class CheckpointStore(Store):
         """
         status, agent = check.check_optional_text(status, "status"), check.check_optional_text(agent, "agent")
         before = check.check_optional_time(before, "before")
-        order, limit = check.check_order(order), check.check_count(limit, "limit")
+        order, limit = check.check_order(order), check.check_limit(limit)
         cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
         page = await self._reading(
             "list",

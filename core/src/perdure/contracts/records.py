@@ -32,6 +32,7 @@ MAX_SCOPE = 512
 """The longest scope or agent name, in bytes of UTF-8."""
 
 MAX_VERSION = 2**62
+LAST_VERSION = 2**63 - 1
 MAX_CURSOR = 4096
 ORDERS = ("id", "created", "recent")
 
@@ -126,9 +127,17 @@ def check_optional_count(value: object, name: str) -> int | None:
     return None if value is None else check_count(value, name)
 
 
+def check_limit(value: object) -> int:
+    """Return how many a page may have: a whole number of 0 or more. A larger one than any store holds is as good as that."""
+    return min(check_count(value, "limit"), MAX_VERSION)
+
+
 def check_expected(value: object) -> int | None:
     """Return an expected version: 0 (absent), a version, or `None` (whatever it is)."""
-    return check_optional_count(value, "expected_version")
+    expected = check_optional_count(value, "expected_version")
+    if expected is not None and expected > LAST_VERSION:
+        raise InvalidArgumentError("expected_version", f"must be at most {LAST_VERSION}, the last version there can be")
+    return expected
 
 
 def check_first_version(value: object, expected_version: int | None) -> int | None:

@@ -183,15 +183,16 @@ class SessionStore(Store):
             sessions-append-at-the-version-writes, sessions-append-costs-what-it-appends,
             sessions-append-of-nothing-creates, sessions-append-of-nothing-keeps-all,
             sessions-append-refuses-another-version, sessions-append-survives-kill, sessions-append-survives-power-loss,
-            sessions-append-survives-server-kill, sessions-append-to-absent-at-a-version-conflicts,
-            sessions-at-is-kept-as-an-instant, sessions-bad-arguments-are-refused, sessions-batch-is-a-snapshot,
-            sessions-batches-are-whole-among-tasks, sessions-booleans-are-not-numbers,
-            sessions-cancelled-append-is-whole-or-absent, sessions-cancelled-call-holds-no-lock,
-            sessions-cancelled-create-is-whole-or-absent, sessions-conflict-leaves-nothing,
-            sessions-confusable-ids-stay-apart, sessions-count-follows-records, sessions-cut-anywhere-is-old-or-new,
-            sessions-deep-nesting-comes-back, sessions-do-not-share, sessions-emptiness-comes-back,
-            sessions-equal-records-are-all-kept, sessions-equal-write-at-a-used-version-conflicts,
-            sessions-errors-tell-the-truth, sessions-expected-none-always-writes, sessions-expected-zero-means-absent,
+            sessions-append-survives-server-kill, sessions-append-survives-torn-write,
+            sessions-append-to-absent-at-a-version-conflicts, sessions-at-is-kept-as-an-instant,
+            sessions-bad-arguments-are-refused, sessions-batch-is-a-snapshot, sessions-batches-are-whole-among-tasks,
+            sessions-booleans-are-not-numbers, sessions-cancelled-append-is-whole-or-absent,
+            sessions-cancelled-call-holds-no-lock, sessions-cancelled-create-is-whole-or-absent,
+            sessions-conflict-leaves-nothing, sessions-confusable-ids-stay-apart, sessions-count-follows-records,
+            sessions-cut-anywhere-is-old-or-new, sessions-deep-nesting-comes-back, sessions-do-not-share,
+            sessions-emptiness-comes-back, sessions-equal-records-are-all-kept,
+            sessions-equal-write-at-a-used-version-conflicts, sessions-errors-tell-the-truth,
+            sessions-expected-none-always-writes, sessions-expected-zero-means-absent,
             sessions-failed-write-is-of-unknown-outcome, sessions-first-version-can-be-given,
             sessions-first-version-is-drawn, sessions-floats-come-back, sessions-follow-the-model,
             sessions-handles-write-in-turn, sessions-hanging-call-can-be-cancelled, sessions-id-of-128-characters-works,
@@ -271,7 +272,7 @@ class SessionStore(Store):
             sessions-replace-keeps-the-first, sessions-replace-keeps-the-rest, sessions-replace-of-absent-conflicts,
             sessions-replace-refuses-another-version, sessions-replace-shows-old-or-new, sessions-replace-survives-kill,
             sessions-replace-survives-power-loss, sessions-replace-survives-server-kill,
-            sessions-replace-takes-a-snapshot, sessions-replaced-stays-replaced,
+            sessions-replace-survives-torn-write, sessions-replace-takes-a-snapshot, sessions-replaced-stays-replaced,
             sessions-rewritten-names-the-last-replace
         """
         check_session_id(session_id)
@@ -357,7 +358,7 @@ class SessionStore(Store):
             sessions-recent-pages-give-each-key-once, sessions-scope-filters-exactly, sessions-versions-agree
         """
         scope, before = check.check_optional_text(scope, "scope"), check.check_optional_time(before, "before")
-        order, limit = check.check_order(order), check.check_count(limit, "limit")
+        order, limit = check.check_order(order), check.check_limit(limit)
         cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
         self.require("list")
         page = await self._reading(
