@@ -80,6 +80,9 @@ CATALOGUE: tuple[Entry, ...] = (
         a replace that keeps all leaves no trace | sessions-rewritten-names-the-last-replace | KeepingAllIsAppending
         an equal write again is answered as done | sessions-equal-write-at-a-used-version-conflicts checkpoints-equal-write-at-a-used-version-conflicts | AnswersRepeatedWrites
         a window in a long list begins late | sessions-windows-of-a-long-transcript-are-slices | WindowsMissABorder
+        a replace that changes nothing is not made | sessions-write-that-changes-nothing-adds-one | SkipsReplacesOfNothing
+        an equal batch again is taken for a repetition | sessions-equal-records-are-all-kept checkpoints-equal-records-are-all-kept | TakesABatchForARepetition
+        an index of 16 bits | sessions-no-cap-on-a-transcript | IndexOf16Bits
         """,
     ),
     *chapter(
@@ -109,6 +112,8 @@ CATALOGUE: tuple[Entry, ...] = (
         of a changed head the status alone is stored | checkpoints-heartbeat-keeps-entries | HeadsAreMerged
         a run and a session of one name are one | checkpoints-run-and-session-of-one-name-are-two | RunIsItsSession
         a replace drops unknown head fields | checkpoints-head-is-replaced-whole | ReplaceDropsUnknownFields
+        a replace leaves the index by status | checkpoints-filters-follow-every-write | IndexesAppends
+        a turn's agent becomes the scope of its session | parts-of-one-id-are-listed-apart | HeadsOfOneId
         """,
     ),
     *chapter(
@@ -182,6 +187,8 @@ CATALOGUE: tuple[Entry, ...] = (
         before goes by the creation in one order | sessions-conditions-go-together checkpoints-conditions-go-together | BeforeGoesByTheOrder
         keys of one instant lost between recent pages | sessions-recent-pages-give-each-key-once checkpoints-recent-pages-give-each-key-once | TiesGoUpwards
         a page of two moments | checkpoints-page-shows-one-instant | ReadsHeadsLater
+        a page of a thousand is taken for the last | sessions-no-cap-on-a-page | CapsPages
+        instants compared as texts | sessions-order-goes-by-microseconds checkpoints-order-goes-by-microseconds approvals-order-goes-by-microseconds | InstantsAsText
         """,
     ),
     *chapter(
@@ -267,6 +274,8 @@ CATALOGUE: tuple[Entry, ...] = (
         a handle's heads stale | sessions-every-window-is-fresh | CachesHeads
         writes go to what another has replaced | sessions-handles-write-in-turn checkpoints-handles-write-in-turn | KeepsItsOpenFile
         no exclusion after a deletion | sessions-one-of-many-handles-wins-after-a-deletion checkpoints-one-of-many-handles-wins-after-a-deletion | LocksWhatWasDeleted
+        answers go astray beside a cancelled call | sessions-answers-stay-beside-a-cancelled-call checkpoints-answers-stay-beside-a-cancelled-call approvals-answers-stay-beside-a-cancelled-call | AnswersWhoStillWaits
+        records read after their head | sessions-replace-shows-one-moment | ReadsItemsLater
         """,
     ),
     *chapter(

@@ -16,7 +16,8 @@ PROMISES = {
     9: "Callers decide by the class of an error whether to try again; a foreign or wrong one makes them lose or double a write.",
     10: "Two ids that meet in one key show one user's conversation to another.",
     11: "A tenant that sees another's keys is a leak; a tenant that deletes them is a loss.",
-    12: "A listing that skips keys leaves turns unresumed and conversations unpruned, and nobody is told.",
+    12: "A listing that skips keys leaves turns unresumed and conversations unpruned; a read that takes more than was asked for "
+    "slows down every turn of a long conversation.",
     13: "A store that answers after it was closed, or from another loop, hangs or mixes up replies in production.",
     14: "A cancelled call is a user who pressed stop: the next call must get its own answer, and no lock may stay.",
 }

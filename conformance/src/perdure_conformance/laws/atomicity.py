@@ -76,16 +76,17 @@ async def batches_are_whole_among_tasks(bench: Bench, part: WritablePart) -> Non
     equal(len(values), 80, "how many records 20 batches of 4 left")
 
 
-async def watched(look: Callable[[], Awaitable[None]], work: Awaitable[Any]) -> None:
+async def watched(look: Callable[[], Awaitable[None]], work: Awaitable[Any], *, looks: int = 200) -> None:
     """Do work, and look again and again meanwhile; whichever fails first ends both.
 
     Args:
         look: What a reader does; it raises what it must not see.
         work: What changes the store.
+        looks: How often a reader looks at most: more would keep a store that works in threads from writing.
     """
     working = asyncio.ensure_future(work)
     try:
-        for _ in range(LOOKS):
+        for _ in range(looks):
             if working.done():
                 break
             await look()
@@ -94,10 +95,6 @@ async def watched(look: Callable[[], Awaitable[None]], work: Awaitable[Any]) -> 
     finally:
         working.cancel()
         await asyncio.wait([working])
-
-
-LOOKS = 200
-"""How often a reader looks at most: more would keep a store that works in threads from writing."""
 
 
 def whole(values: list[dict[str, Any]], when: str) -> None:
@@ -185,6 +182,27 @@ async def replace_shows_old_or_new(bench: Bench, part: WritablePart) -> None:
             equal(values, contents(values[0]["n"]), "what a reader saw while the key was replaced")
             await asyncio.sleep(0)
         await replacing
+
+
+@law("sessions-replace-shows-one-moment", parts=[SESSIONS], needs=("replace",), promise=3, methods=["sessions.load"])
+async def replace_shows_one_moment(bench: Bench) -> None:
+    """Version, state and records that one load answers are of one moment, while another handle replaces them all."""
+    first, second = await bench.handles(2) if bench.target.reopens else [bench.store, bench.store]
+    made = await first.sessions.append("s1", [{"n": 0}] * 3, state={"n": 0})
+
+    async def look() -> None:
+        # Many at once, so that a store which works in threads is hardly ever doing anything else than reading.
+        for found in await asyncio.gather(*(second.sessions.load("s1") for _ in range(16))):
+            assert found is not None
+            moments = {found.version - made, found.state["n"], *(record["n"] for record in found.records)}
+            holds(len(moments) == 1, f"version, state and records that one load answered are of the writes {moments}")
+
+    async def write() -> None:
+        for number in range(1, 61):
+            await first.sessions.replace("s1", [{"n": number}] * 3, state={"n": number}, expected_version=None)
+            await asyncio.sleep(0)
+
+    await watched(look, write(), looks=1000)
 
 
 def contents(number: int) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure_conformance.bench import Bench
-from perdure_conformance.checks import equal, holds
+from perdure_conformance.checks import all_of, equal, holds
 from perdure_conformance.laws.register import law, law_of_each
-from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, PARTS, Part, WritablePart, request
+from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, PARTS, Part, Seen, WritablePart, request
 
 STEPS = (1, 2, 3, 4, 5, 8, 13)
 """After how many turns of the event loop a call is cancelled."""
@@ -123,6 +123,26 @@ async def answers_stay_with_their_calls(bench: Bench, part: Part) -> None:
             await cancelled(part.read(bench.store, part.key(first)), steps)
             seen = await part.read(bench.store, part.key(second))
             equal(seen and seen.values, ({"of": second},), f"reading {second} after a cancelled read of {first}")
+
+
+@law_of_each("answers-stay-beside-a-cancelled-call", promise=14, methods=["read"])
+async def answers_stay_beside_a_cancelled_call(bench: Bench, part: Part) -> None:
+    """Of calls that wait together one is cancelled, whenever that is: each of the others gets its own answer."""
+    names = ("ann", "bob", "cem", "dan")
+    for name in names:
+        await part.make(bench.store, part.key(name), {"of": name})
+    for steps in range(1, 21):
+        tasks = [asyncio.ensure_future(part.read(bench.store, part.key(name))) for name in names]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        gone = steps % 3  # never the last: behind it no answer would go astray
+        tasks[gone].cancel()
+        outcomes = await all_of(list(tasks))
+        for name, outcome in zip(names, outcomes, strict=True):
+            what = f"reading {name} while a read of {names[gone]} was cancelled after {steps} steps"
+            if name != names[gone]:
+                holds(isinstance(outcome, Seen), f"{what}: expected its answer, got {outcome!r:.200}")
+                equal(outcome.values, ({"of": name},), what)
 
 
 @law_of_each("cancelled-call-holds-no-lock", promise=14, methods=["make"])

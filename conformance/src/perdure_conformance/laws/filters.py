@@ -12,7 +12,8 @@ from perdure_conformance.bench import Bench
 from perdure_conformance.checks import equal, holds
 from perdure_conformance.laws.atomicity import watched
 from perdure_conformance.laws.register import law, law_of_each
-from perdure_conformance.parts import CHECKPOINTS, LISTS, WritablePart
+from perdure_conformance.manual_clock import START, TICK
+from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, SESSIONS, WritablePart, request
 
 ORDERS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "id": (lambda one: one[0], False),
@@ -107,3 +108,92 @@ async def page_shows_one_instant(bench: Bench) -> None:
             await asyncio.sleep(0)
 
     await watched(look, write())
+
+
+@law(
+    "checkpoints-filters-follow-every-write",
+    parts=[CHECKPOINTS],
+    needs=("list", "replace"),
+    promise=12,
+    methods=["checkpoints.list"],
+)
+async def filters_follow_every_write(bench: Bench) -> None:
+    """A turn journal is listed under the status and agent of its last write, an append or a replace, and no others."""
+    statuses, agents = ("in-progress", "awaiting-approval", "ready", "idle"), ("ann", "bob", "")
+    await CHECKPOINTS.make(bench.store, "s1")
+    for number in range(12):
+        head, replaces = CheckpointHead(statuses[number % 4], agent=agents[number % 3]), number % 4 in (1, 2)
+        await (CHECKPOINTS.replace if replaces else CHECKPOINTS.write)(bench.store, "s1", [], head=head)
+        what = f"after write {number}, {'a replace' if replaces else 'an append'},"
+        for status in statuses:
+            listed = await CHECKPOINTS.ids(bench.store, status=status)
+            equal(listed, ["s1"] * (status == head.status), f"list(status={status!r}) {what} with status {head.status}")
+        for agent in agents:
+            listed = await CHECKPOINTS.ids(bench.store, agent=agent)
+            equal(listed, ["s1"] * (agent == head.agent), f"list(agent={agent!r}) {what} with agent {head.agent!r}")
+
+
+@law("parts-of-one-id-are-listed-apart", parts=LISTS, needs=("list", "replace", "delete"), promise=10)
+async def parts_of_one_id_are_listed_apart(bench: Bench) -> None:
+    """A session and the turn journal of its id have filters, state and head of their own, whatever is written to one."""
+    sessions, checkpoints = bench.store.sessions, bench.store.checkpoints
+    await sessions.append("s1", [{"n": 1}], scope="ann", state={"title": "t"})
+    session = await sessions.load("s1")
+    for number, agent in enumerate(("bob", "cem", "dan")):
+        write = CHECKPOINTS.replace if number == 2 else CHECKPOINTS.write
+        await write(bench.store, "s1", [{"n": number}], head=CheckpointHead("ready", agent=agent))
+        equal(await sessions.load("s1"), session, f"the session after its turn journal got the agent {agent!r}")
+        equal(await SESSIONS.ids(bench.store, scope="ann"), ["s1"], "the sessions of scope 'ann' then")
+    journal = await checkpoints.load("s1")
+    for state in ({"title": "u"}, {}):
+        await sessions.append("s1", [], state=state)
+        await sessions.replace("s1", [], expected_version=None, state=state)
+        equal(await checkpoints.load("s1"), journal, "the turn journal after writes to its session")
+        equal(await CHECKPOINTS.ids(bench.store, agent="dan", status="ready"), ["s1"], "list(agent='dan') then")
+    await sessions.delete("s1")
+    await sessions.append("s1", [], scope="eve")
+    equal(await checkpoints.load("s1"), journal, "the turn journal after its session was deleted and made anew")
+
+
+INSTANTS = tuple(
+    START.replace(microsecond=0) + step
+    for step in (
+        timedelta(),
+        TICK,
+        10 * TICK,
+        timedelta(milliseconds=100),
+        timedelta(seconds=1) - TICK,
+        timedelta(seconds=1),
+    )
+)
+"""Instants with and without a fraction of a second: written without its zeros, one goes by the wrong order of texts."""
+SHUFFLED = ((3, "a"), (0, "f"), (5, "c"), (1, "b"), (4, "e"), (2, "d"))
+"""Which of them is whose, in no order."""
+
+
+@law_of_each("order-goes-by-microseconds", parts=LISTS, needs=("list",), promise=12, methods=["list"])
+async def order_goes_by_microseconds(bench: Bench, part: WritablePart) -> None:
+    """Instants compare as instants, on a whole second and a microsecond beside it: in orders, `before` and `updated_at`."""
+    for which, name in SHUFFLED:
+        await part.write(bench.store, name, [{"n": 1}], expected_version=0, at=INSTANTS[which])
+    expected = [name for _, name in sorted(SHUFFLED)]
+    equal(await part.ids(bench.store, order="created", limit=2), expected, "order created")
+    equal(await part.ids(bench.store, order="recent", limit=2), expected[::-1], "order recent")
+    for which, before in enumerate(INSTANTS):
+        equal(await part.ids(bench.store, before=before, order="created"), expected[:which], f"list(before={before})")
+    for which, name in SHUFFLED:
+        for older in INSTANTS[:which]:
+            await part.write(bench.store, name, [], at=older)
+        found = await part.read(bench.store, name)
+        equal(found and found.whole.updated_at, INSTANTS[which], "updated_at after writes at instants before it")
+
+
+@law("approvals-order-goes-by-microseconds", parts=[APPROVALS], needs=("list",), promise=12, methods=["approvals.list"])
+async def approvals_order_goes_by_microseconds(bench: Bench) -> None:
+    """Approvals created on a whole second and a microsecond beside it come in the order of their creation."""
+    for which, name in SHUFFLED:
+        await bench.store.approvals.create(request(APPROVALS.key(name), created_at=INSTANTS[which]))
+    expected = [APPROVALS.key(name) for _, name in sorted(SHUFFLED)]
+    equal(await APPROVALS.ids(bench.store, limit=2), expected, "approvals in pages of 2")
+    for which, before in enumerate(INSTANTS):
+        equal(await APPROVALS.ids(bench.store, before=before), expected[:which], f"list(before={before})")

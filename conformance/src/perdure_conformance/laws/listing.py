@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -49,6 +50,16 @@ async def no_cap_on_a_listing(bench: Bench, part: Part) -> None:
     holds(len(page.items) <= 100, f"a page without a limit: expected at most 100 items, got {len(page.items)}")
     holds(page.cursor is not None, "a page without a limit tells no cursor though keys are left")
     equal(sorted(await part.ids(bench.store)), sorted(keys), "all keys of a listing without a limit")
+
+
+@law("sessions-no-cap-on-a-page", parts=[SESSIONS], needs=("list",), promise=12, methods=["sessions.list"])
+async def no_cap_on_a_page(bench: Bench) -> None:
+    """A page of a thousand is the last one only if no key is left, also where a store gives no more at once."""
+    keys = [f"s{number:04}" for number in range(1002)]
+    for start in range(0, len(keys), 167):
+        await asyncio.gather(*(bench.store.sessions.append(key, []) for key in keys[start : start + 167]))
+    for limit in (1000, 1001, 2000):
+        equal(await SESSIONS.ids(bench.store, limit=limit), keys, f"1002 keys in pages of {limit}")
 
 
 @law_of_each("limit-zero-gives-nothing", needs=("list",), promise=12, methods=["list"])

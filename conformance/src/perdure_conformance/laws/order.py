@@ -41,6 +41,12 @@ async def equal_records_are_all_kept(bench: Bench, part: WritablePart) -> None:
     await part.write(bench.store, "s1", [same])
     await part.write(bench.store, "s1", [same, {"id": "m2"}, same])
     equal(await part.values(bench.store, "s1"), [same] * 5 + [{"id": "m2"}, same], "six equal records and another")
+    pair, version = [{"n": 1}, {"n": 2}], await part.write(bench.store, "s2", [])
+    for number in range(1, 5):
+        answered = await part.write(bench.store, "s2", pair, expected_version=version if number % 2 else None)
+        equal(answered, version + 1, f"the version after an append of the same two records, time {number}")
+        version = answered
+    equal(await part.values(bench.store, "s2"), pair * 4, "a batch that was appended four times")
 
 
 @law_of_each("no-cap-on-a-read", parts=LISTS, promise=5, methods=["read"])
@@ -50,6 +56,23 @@ async def no_cap_on_a_read(bench: Bench, part: WritablePart) -> None:
     await part.write(bench.store, "s1", batch)
     await part.write(bench.store, "s1", [{"n": 2105}])
     equal(await part.values(bench.store, "s1"), [*batch, {"n": 2105}], "2106 records, read without a limit")
+
+
+@law("sessions-no-cap-on-a-transcript", parts=[SESSIONS], promise=5, methods=["sessions.append"])
+async def no_cap_on_a_transcript(bench: Bench) -> None:
+    """A transcript goes on behind its 65,536th record, and neither takes the place of others nor of its neighbours'."""
+    sessions, batch, edge = bench.store.sessions, 11_000, 2**16
+    for name in ("s1", "s2"):
+        await sessions.append(name, [{"first": name}])
+    for start in range(1, edge, batch):
+        await sessions.append("s1", [{"n": number} for number in range(start, start + batch)])
+    await sessions.append("s2", [{"second": "s2"}])
+    for after, expected in ((0, [{"first": "s1"}, {"n": 1}]), (edge - 1, [{"n": edge - 1}, {"n": edge}])):
+        found = await sessions.load("s1", after=after, limit=2)
+        assert found is not None
+        equal((found.count, found.records), (1 + 6 * batch, expected), f"count and records of load(after={after})")
+    other = await sessions.load("s2")
+    equal(other and other.records, [{"first": "s2"}, {"second": "s2"}], "the session beside it")
 
 
 async def transcript_of(bench: Bench, length: int) -> list[dict[str, Any]]:

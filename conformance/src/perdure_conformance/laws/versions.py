@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 from perdure.errors import VersionConflictError
@@ -35,11 +36,35 @@ async def write_adds_one(bench: Bench, part: WritablePart) -> None:
 async def replace_adds_one(bench: Bench, part: WritablePart) -> None:
     """A replace adds one to the version; it never resets or lowers it."""
     version = await part.make(bench.store, "s1")
-    for values in ([], [{"n": 1}, {"n": 2}], [{"n": 3}], []):
+    for values in ([], [], [{"n": 1}, {"n": 2}], [{"n": 3}], [{"n": 3}], []):  # by what is there already, too
         answered = await part.replace(bench.store, "s1", values, expected_version=version)
         equal(answered, version + 1, f"the version after a replace by {len(values)} at version {version}")
         version = answered
         equal((await seen(bench, part, "s1")).version, version, "the version that load tells after the replace")
+
+
+@law(
+    "sessions-write-that-changes-nothing-adds-one",
+    parts=[SESSIONS],
+    needs=("replace",),
+    promise=1,
+    methods=["sessions.append", "sessions.replace"],
+)
+async def write_that_changes_nothing_adds_one(bench: Bench) -> None:
+    """A write adds one to the version, and refuses who comes at the one before, though it leaves all as it was."""
+    sessions, records, state = bench.store.sessions, [{"n": 1}, {"n": 2}], {"title": "t"}
+    version = await sessions.append("s1", records, state=state)
+    writes: tuple[tuple[str, Callable[[int], Awaitable[int]]], ...] = (
+        ("a replace that keeps all", lambda at: sessions.replace("s1", [], keep=2, expected_version=at)),
+        ("an append of nothing", lambda at: sessions.append("s1", [], expected_version=at)),
+        ("an append of the same state", lambda at: sessions.append("s1", [], state=state, expected_version=at)),
+        ("a replace by the same", lambda at: sessions.replace("s1", records, expected_version=at, state=state)),
+    )
+    for what, write in writes * 2:
+        equal(await write(version), version + 1, f"the version after {what} at version {version}")
+        await raises(VersionConflictError, f"{what} at the version before", write, version)
+        version += 1
+        equal((await seen(bench, SESSIONS, "s1")).version, version, f"the version that load tells after {what}")
 
 
 @law("approvals-decision-adds-one", parts=[APPROVALS], promise=1, methods=["approvals.decide"])

@@ -219,10 +219,11 @@ class ApprovalStore(Store):
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: approvals-absent-is-none, approvals-answers-stay-with-their-calls, approvals-bad-ids-are-refused,
-            approvals-closed-store-refuses, approvals-damage-is-neither-absent-nor-empty,
-            approvals-failed-read-is-unavailable, approvals-fresh-place-is-empty, approvals-other-loop-is-refused,
-            approvals-output-is-new-each-time, approvals-reading-consumes-nothing, approvals-reading-creates-nothing,
+        Laws: approvals-absent-is-none, approvals-answers-stay-beside-a-cancelled-call,
+            approvals-answers-stay-with-their-calls, approvals-bad-ids-are-refused, approvals-closed-store-refuses,
+            approvals-damage-is-neither-absent-nor-empty, approvals-failed-read-is-unavailable,
+            approvals-fresh-place-is-empty, approvals-other-loop-is-refused, approvals-output-is-new-each-time,
+            approvals-reading-consumes-nothing, approvals-reading-creates-nothing,
             approvals-second-handle-is-never-stale, approvals-works-again-after-an-outage
         """
         check_approval_id(approval_id)
@@ -383,8 +384,8 @@ class ApprovalStore(Store):
             approvals-end-has-no-cursor, approvals-expired-is-listed-as-stored, approvals-filters-are-exact,
             approvals-limit-zero-gives-nothing, approvals-listing-costs-what-it-shows,
             approvals-listing-gives-exact-ids, approvals-listing-holds-no-lock, approvals-namespaces-list-their-own,
-            approvals-no-cap-on-a-listing, approvals-oldest-first, approvals-pages-give-each-key-once,
-            approvals-pages-hold-under-writes, approvals-versions-agree
+            approvals-no-cap-on-a-listing, approvals-oldest-first, approvals-order-goes-by-microseconds,
+            approvals-pages-give-each-key-once, approvals-pages-hold-under-writes, approvals-versions-agree
         """
         session_id = None if session_id is None else check_session_id(session_id)
         run_id = None if run_id is None else check_run_id(run_id)

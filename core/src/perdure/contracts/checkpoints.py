@@ -163,7 +163,8 @@ class CheckpointStore(Store):
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: checkpoints-absent-is-none, checkpoints-answers-stay-with-their-calls, checkpoints-bad-keys-are-refused,
+        Laws: checkpoints-absent-is-none, checkpoints-answers-stay-beside-a-cancelled-call,
+            checkpoints-answers-stay-with-their-calls, checkpoints-bad-keys-are-refused,
             checkpoints-closed-store-refuses, checkpoints-damage-is-neither-absent-nor-empty,
             checkpoints-empty-is-not-absent, checkpoints-failed-read-is-unavailable, checkpoints-fresh-place-is-empty,
             checkpoints-no-cap-on-a-read, checkpoints-order-across-batches, checkpoints-order-inside-a-batch,
@@ -375,11 +376,13 @@ class CheckpointStore(Store):
         Retry: Safe.
         Cancelled: Changes nothing.
         Laws: checkpoints-bad-listings-are-refused, checkpoints-before-is-strict, checkpoints-conditions-go-together,
-            checkpoints-cursor-outlives-its-handle, checkpoints-end-has-no-cursor, checkpoints-limit-zero-gives-nothing,
+            checkpoints-cursor-outlives-its-handle, checkpoints-end-has-no-cursor,
+            checkpoints-filters-follow-every-write, checkpoints-limit-zero-gives-nothing,
             checkpoints-listing-gives-exact-ids, checkpoints-listing-holds-no-lock, checkpoints-listing-moves-no-bodies,
             checkpoints-listing-shows-the-head, checkpoints-namespaces-list-their-own, checkpoints-no-cap-on-a-listing,
             checkpoints-order-by-creation, checkpoints-order-by-id, checkpoints-order-by-last-write,
-            checkpoints-page-costs-its-limit, checkpoints-page-shows-one-instant, checkpoints-pages-give-each-key-once,
+            checkpoints-order-goes-by-microseconds, checkpoints-page-costs-its-limit,
+            checkpoints-page-shows-one-instant, checkpoints-pages-give-each-key-once,
             checkpoints-pages-hold-under-writes, checkpoints-recent-pages-give-each-key-once,
             checkpoints-status-and-agent-filter-exactly, checkpoints-versions-agree
         """

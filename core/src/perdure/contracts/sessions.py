@@ -122,13 +122,14 @@ class SessionStore(Store):
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
         Cancelled: Changes nothing.
-        Laws: newer-schema-is-refused, sessions-absent-is-none, sessions-answers-stay-with-their-calls,
-            sessions-bad-ids-are-refused, sessions-bad-windows-are-refused, sessions-client-outlives-server-kill,
-            sessions-closed-store-refuses, sessions-damage-is-neither-absent-nor-empty, sessions-empty-is-not-absent,
-            sessions-every-window-is-fresh, sessions-failed-read-is-unavailable, sessions-fresh-place-is-empty,
-            sessions-last-gives-the-newest, sessions-no-cap-on-a-read, sessions-order-across-batches,
-            sessions-order-inside-a-batch, sessions-other-loop-is-refused, sessions-other-process-sees-it-at-once,
-            sessions-output-is-new-each-time, sessions-reading-creates-nothing, sessions-second-handle-is-never-stale,
+        Laws: newer-schema-is-refused, sessions-absent-is-none, sessions-answers-stay-beside-a-cancelled-call,
+            sessions-answers-stay-with-their-calls, sessions-bad-ids-are-refused, sessions-bad-windows-are-refused,
+            sessions-client-outlives-server-kill, sessions-closed-store-refuses,
+            sessions-damage-is-neither-absent-nor-empty, sessions-empty-is-not-absent, sessions-every-window-is-fresh,
+            sessions-failed-read-is-unavailable, sessions-fresh-place-is-empty, sessions-last-gives-the-newest,
+            sessions-no-cap-on-a-read, sessions-order-across-batches, sessions-order-inside-a-batch,
+            sessions-other-loop-is-refused, sessions-other-process-sees-it-at-once, sessions-output-is-new-each-time,
+            sessions-reading-creates-nothing, sessions-replace-shows-one-moment, sessions-second-handle-is-never-stale,
             sessions-windows-are-slices, sessions-windows-cost-what-they-return,
             sessions-windows-of-a-long-transcript-are-slices, sessions-windows-read-no-other-records,
             sessions-windows-tell-the-whole-head, sessions-works-again-after-an-outage
@@ -198,7 +199,7 @@ class SessionStore(Store):
             sessions-handles-write-in-turn, sessions-hanging-call-can-be-cancelled, sessions-id-of-128-characters-works,
             sessions-input-is-not-kept, sessions-integers-come-back, sessions-keys-come-back,
             sessions-long-text-comes-back, sessions-namespaces-share-no-key, sessions-namespaces-write-their-own,
-            sessions-no-update-is-lost, sessions-no-update-is-lost-between-processes,
+            sessions-no-cap-on-a-transcript, sessions-no-update-is-lost, sessions-no-update-is-lost-between-processes,
             sessions-numbers-beside-the-list-come-back, sessions-one-of-many-creates, sessions-one-of-many-handles-wins,
             sessions-one-of-many-handles-wins-after-a-deletion, sessions-one-of-many-processes-wins,
             sessions-one-of-many-tasks-wins, sessions-record-of-16-mib-comes-back,
@@ -210,7 +211,8 @@ class SessionStore(Store):
             sessions-store-works-after-conflicts, sessions-store-works-after-errors, sessions-survives-reopening,
             sessions-text-comes-back, sessions-times-come-from-the-clock, sessions-two-readers-one-writer,
             sessions-typed-failure-passes-unchanged, sessions-updated-never-goes-back, sessions-version-is-at-least-one,
-            sessions-version-never-repeats, sessions-whole-head-survives-reopening, sessions-write-adds-one
+            sessions-version-never-repeats, sessions-whole-head-survives-reopening, sessions-write-adds-one,
+            sessions-write-that-changes-nothing-adds-one
         """
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
@@ -273,7 +275,7 @@ class SessionStore(Store):
             sessions-replace-refuses-another-version, sessions-replace-shows-old-or-new, sessions-replace-survives-kill,
             sessions-replace-survives-power-loss, sessions-replace-survives-server-kill,
             sessions-replace-survives-torn-write, sessions-replace-takes-a-snapshot, sessions-replaced-stays-replaced,
-            sessions-rewritten-names-the-last-replace
+            sessions-rewritten-names-the-last-replace, sessions-write-that-changes-nothing-adds-one
         """
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
@@ -353,9 +355,10 @@ class SessionStore(Store):
             sessions-cursor-outlives-its-handle, sessions-end-has-no-cursor, sessions-limit-zero-gives-nothing,
             sessions-listing-gives-exact-ids, sessions-listing-holds-no-lock, sessions-listing-moves-no-bodies,
             sessions-listing-shows-the-head, sessions-namespaces-list-their-own, sessions-no-cap-on-a-listing,
-            sessions-order-by-creation, sessions-order-by-id, sessions-order-by-last-write,
-            sessions-page-costs-its-limit, sessions-pages-give-each-key-once, sessions-pages-hold-under-writes,
-            sessions-recent-pages-give-each-key-once, sessions-scope-filters-exactly, sessions-versions-agree
+            sessions-no-cap-on-a-page, sessions-order-by-creation, sessions-order-by-id, sessions-order-by-last-write,
+            sessions-order-goes-by-microseconds, sessions-page-costs-its-limit, sessions-pages-give-each-key-once,
+            sessions-pages-hold-under-writes, sessions-recent-pages-give-each-key-once, sessions-scope-filters-exactly,
+            sessions-versions-agree
         """
         scope, before = check.check_optional_text(scope, "scope"), check.check_optional_time(before, "before")
         order, limit = check.check_order(order), check.check_limit(limit)
