@@ -251,6 +251,19 @@ CATALOGUE: tuple[Entry, ...] = (
         """,
     ),
     *chapter(
+        "torn write",
+        """
+        torn line fuses with the next | sessions-append-survives-torn-write | AppendsBehindATornLine
+        torn line ends the log | sessions-append-survives-torn-write | TornLineEndsTheLog
+        torn line is refused as damage | sessions-append-survives-torn-write | TornLineIsDamage
+        batch torn in one system call | sessions-append-survives-torn-write | RecordsAreLines
+        a short write is taken for a whole one | sessions-append-survives-torn-write | TakesAShortWrite
+        a replace overwrites in place | sessions-replace-survives-torn-write | ReplaceOverwrites
+        a decision torn | approvals-decision-survives-torn-write | DecisionInTwoLines
+        session without its turn journal | atomic-write-survives-torn-write | BothInTwoLines
+        """,
+    ),
+    *chapter(
         "concurrency",
         """
         lost update | sessions-no-update-is-lost | LastHandleWins

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.tests.faults import durability, power_losses, server_kills
+from conformance.tests.faults import durability, power_losses, server_kills, torn_writes
 from conformance.tests.faults.every import FAULTS, RIGHT, RIGHT_ON_DISK
 from conformance.tests.faults.planting import Fault, Scene, outcome
 
@@ -20,8 +20,8 @@ LAWS = {law.id: law for law in all_laws()}
 NAMED = sorted({law for one in FAULTS for law in one.laws})
 PLANTED = [pytest.param(one, law, id=f"{one.name}-by-{law}") for one in FAULTS for law in one.laws]
 PROCESSES = [LAWS[name] for name in NAMED if "durable" in LAWS[name].needs]
-TELLING = (*durability.RIGHT, power_losses.RIGHT, server_kills.RIGHT)
-"""Right stores that tell what other targets do not."""
+TELLING = (*durability.RIGHT, power_losses.RIGHT, server_kills.RIGHT, torn_writes.RIGHT)
+"""Right stores that tell, or declare, what other targets do not."""
 DRAWN = [law for law in LAWS.values() if law.cases is not None]
 SEEDS = range(10)
 QUICK = PROFILES["quick"]

@@ -155,28 +155,27 @@ class Worker:
         self.log.call(f"{self.name}.{command}", (), arguments).says("not waited for")
         self._write(command, arguments)
 
-    async def storm(
-        self, url: str, kind: str, *, kill: tuple[int, int] | None = None, by_time: bool = False
-    ) -> tuple[int, dict[str, Any]]:
+    async def storm(self, url: str, kind: str, **how: Any) -> tuple[int, dict[str, Any]]:
         """Have a child of the process open the store of a URL and write until it is killed.
 
         Args:
             url: The place.
             kind: Which writes.
-            kill: Before which point of which write it is killed, as `KillPoints` takes it; `None`: after the last write.
-            by_time: Whether it is killed by time instead.
+            **how: `kill=`, before which point of which write it is killed, as `KillPoints` takes it; `by_time=True`; or
+                `directory=` and `cut=`, as `storm_cut` takes them. Nothing: it is killed after the last write.
 
         Returns:
             The number of the last write that was acknowledged, 0: none; and what else it said.
         """
-        noted = self.log.call(f"{self.name}.storm", (), {"kind": kind, "kill": "by time" if by_time else kill})
-        self._write("storm", {"url": url, "kind": kind, "kill": kill, "by_time": by_time})
+        told: dict[str, Any] = {name: how[name] for name in ("kill", "cut", "by_time") if name in how}
+        noted = self.log.call(f"{self.name}.storm", (), {"kind": kind, **told})
+        self._write("storm", {"url": url, "kind": kind, **how})
         said: dict[str, Any] = {"write": 0}
         with self.log.timed(noted):
             while "ended" not in said:
                 said |= await self.read_line("storm")
         noted.says(f"killed after the acknowledgement of write {said['write']}")
-        if "error" in said or -said["ended"] not in (signal.SIGKILL, signal.SIGALRM):
+        if "error" in said or -said["ended"] not in (signal.SIGKILL, signal.SIGALRM, signal.SIGXFSZ):
             raise broken(f"a process that was to write until it is killed did not get there: {said}")
         return said["write"], said
 

@@ -12,11 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
-from perdure.contracts.checkpoints import CheckpointHead
+from perdure.contracts.checkpoints import CheckpointHead, CheckpointReplace
+from perdure.contracts.sessions import SessionAppend
+from perdure_conformance.file_limits import WrittenFiles, limit_files
 from perdure_conformance.kill_points import KillPoints
-from perdure_conformance.parts import Stores, request
+from perdure_conformance.parts import CHECKPOINTS, SESSIONS, Stores, request
 
 KEY = "storm"
 BATCH = 12
@@ -70,6 +73,37 @@ async def storm_by_time(opening: Awaitable[Stores], kind: str, say: Callable[[ob
             signal.setitimer(signal.ITIMER_REAL, took / 2 + SHORTEST)
 
 
+async def storm_cut(
+    opening: Awaitable[Stores],
+    kind: str,
+    directory: str,
+    cut: tuple[int, int] | None,
+    say: Callable[[object], None],
+) -> None:
+    """Open a store, write, say what was acknowledged, and be killed in the middle of writing a file.
+
+    Args:
+        opening: Opens the store.
+        kind: Which writes.
+        directory: Where the store has its files.
+        cut: From which write on, 0: the opening, and the size that no file may pass from then on; `None`: any, and what
+            each write, the opening first, wrote of the files is said at the end as `{"written": [...], "modules": [...]}`.
+        say: Takes what is to be said.
+    """
+    limits = {} if cut is None else {cut[0]: cut[1]}
+    files = WrittenFiles(Path(directory))
+    limit_files(limits.get(0))
+    stores, version = await opening, 0
+    written = [files.written()]
+    for number in range(1, COUNTED + 1):
+        limit_files(limits.get(number))
+        version = await WRITERS[kind](stores, number, version)
+        say({"write": number})
+        written.append(files.written())
+    say({"written": written, "modules": sorted(sys.modules)})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 async def write_append(stores: Stores, number: int, version: int) -> int:
     """Append one more batch."""
     return await stores.sessions.append(KEY, batch(number), expected_version=version, state={"write": number})
@@ -106,17 +140,32 @@ async def write_delete(stores: Stores, number: int, version: int) -> int:
     return 0
 
 
+async def write_commit(stores: Stores, number: int, version: int) -> int:
+    """Take a turn forward, or close it and append to its transcript in one step."""
+    journal, session = await stores.checkpoints.load(KEY), await stores.sessions.load(KEY)
+    at = 0 if journal is None else journal.version
+    if number % 2:
+        return await stores.checkpoints.append(KEY, batch(number), expected_version=at, head=CheckpointHead("ready"))
+    append = SessionAppend(KEY, batch(number), 0 if session is None else session.version)
+    return (await stores.write(append, CheckpointReplace(KEY, [], CheckpointHead("idle"), at)))[0]
+
+
 WRITERS = {
     "append": write_append,
     "replace": write_replace,
     "turn": write_turn,
     "decide": write_decide,
     "delete": write_delete,
+    "commit": write_commit,
 }
 
 
 def state_after(kind: str, number: int) -> Any:
     """Return what `state_of` must find after the n-th write of a storm, 0: before the first."""
+    if kind == "commit":
+        committed = [one for n in range(2, number + 1, 2) for one in batch(n)]
+        entries = (batch(number) if number % 2 else []) if number else None
+        return {"records": committed or None, "entries": entries}
     if number == 0:
         return {} if kind == "decide" else None
     if kind == "append":
@@ -138,6 +187,9 @@ async def state_of(stores: Stores, kind: str) -> Any:
     if kind == "turn":
         journal = await stores.checkpoints.load(KEY)
         return journal and {"attempts": journal.head.attempts, "entries": list(journal.entries)}
+    if kind == "commit":
+        parts = {"records": await SESSIONS.read(stores, KEY), "entries": await CHECKPOINTS.read(stores, KEY)}
+        return {name: seen and list(seen.values) for name, seen in parts.items()}
     if kind != "decide":
         transcript = await stores.sessions.load(KEY)
         return transcript and {"state": transcript.state, "records": list(transcript.records)}
@@ -147,4 +199,4 @@ async def state_of(stores: Stores, kind: str) -> Any:
         approval = await stores.approvals.get(key)
         if approval is None:
             return found
-        found[key] = approval.decision.note if approval.decision else None
+        found[key] = (approval.decision.note or approval.status) if approval.decision else None

@@ -25,7 +25,7 @@ from perdure.contracts.checkpoints import CheckpointHead
 from perdure.errors import PerdureError
 from perdure_conformance.kill_points import KillPoints
 from perdure_conformance.parts import Stores, request
-from perdure_conformance.storm import storm, storm_by_time
+from perdure_conformance.storm import storm, storm_by_time, storm_cut
 
 LONGEST = 60
 """How long a child may storm, in seconds: what became of a store that hangs is not to stay behind."""
@@ -114,17 +114,32 @@ async def fork(stores: Stores, key: str) -> object:
     return json.loads(told)
 
 
-def storm_in_child(url: str, kind: str, kill: list[int] | None, by_time: bool) -> object:
+def storm_in_child(url: str, kind: str, **how: Any) -> object:
     """Let a forked child storm until it is killed, and tell by which signal. No store may be open here."""
     opener = opener_of(url)
     child = os.fork()
     if child:
         return {"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
     signal.alarm(LONGEST)
-    points = KillPoints(None if kill is None else (kill[0], kill[1]))
-    storming = storm_by_time(opener(), kind, say) if by_time else storm(opener(), kind, points, say)
-    say(asyncio.run(_answer(storming)))
+    say(asyncio.run(_answer(storming(opener(), kind, **how))))
     os._exit(1)
+
+
+def storming(
+    opening: Awaitable[Stores],
+    kind: str,
+    *,
+    kill: list[int] | None = None,
+    by_time: bool = False,
+    directory: str | None = None,
+    cut: list[int] | None = None,
+) -> Awaitable[None]:
+    """Return a storm: one that is cut, if it is told where the files are, or else killed."""
+    if directory is not None:
+        return storm_cut(opening, kind, directory, None if cut is None else (cut[0], cut[1]), say)
+    if by_time:
+        return storm_by_time(opening, kind, say)
+    return storm(opening, kind, KillPoints(None if kill is None else (kill[0], kill[1])), say)
 
 
 def import_all(modules: list[str]) -> object:

@@ -24,6 +24,7 @@ from conformance.tests.faults import (
     server_kills,
     sessions,
     times,
+    torn_writes,
     turns,
     versions,
 )
@@ -51,6 +52,7 @@ FAULTS: tuple[Fault, ...] = (
     *durability.FAULTS,
     *server_kills.FAULTS,
     *power_losses.FAULTS,
+    *torn_writes.FAULTS,
     *concurrency.FAULTS,
     *locks.FAULTS,
     *corners.FAULTS,
@@ -67,5 +69,5 @@ FAULTS: tuple[Fault, ...] = (
 async def open_by_name(text: str) -> AgentStore:
     """Open a store of this file in another process."""
     name, place, directory = text.split("|")
-    fault = next(one for one in (RIGHT, RIGHT_ON_DISK, *FAULTS) if one.name == name)
+    fault = next(one for one in (RIGHT, RIGHT_ON_DISK, torn_writes.RIGHT, *FAULTS) if one.name == name)
     return await fault.open_elsewhere(place, directory)

@@ -1,0 +1,147 @@
+"""Promise 4, torn writes: what one system call was to write is cut in the middle, and is there whole or not at all."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from perdure.errors import PerdureError
+from perdure_conformance.bench import Bench
+from perdure_conformance.checks import NotClaimedError, NotRunError, broken, equal
+from perdure_conformance.file_limits import Extent
+from perdure_conformance.laws.register import law
+from perdure_conformance.parts import APPROVALS, CHECKPOINTS, SESSIONS
+from perdure_conformance.processes import Worker
+from perdure_conformance.storm import COUNTED, KEY, WRITERS, state_after, state_of
+from perdure_conformance.target import Place
+
+MORE = 2
+"""How many writes follow a torn one: the second shows what became of the first behind the torn end."""
+
+
+async def survives_torn_write(bench: Bench, kind: str) -> None:
+    """Cut what a writer writes at places of its files, look at what it has left, and write more behind it."""
+    worker = await bench.worker()
+    place = bench.another_place()
+    _, said = await worker.storm(bench.url(place), kind, directory=str(place.directory))
+    await worker.call("import", modules=said["modules"])
+    points, telling = cuts(said["written"])
+    if not points:
+        raise await nothing_to_cut(bench, worker, kind)
+    torn = [await cut(bench, worker, kind, *point) for point in bench.effort.sweep(points, telling=telling)]
+    if not any(torn):
+        raise NotRunError("no write was cut: the store wrote elsewhere than it did at another place")
+
+
+def cuts(written: list[list[Extent]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the writes and sizes to cut at, 0: the opening; and those of them that tell most."""
+    points = [(number, size) for number, extents in enumerate(written) for one in extents for size in inside(one)]
+    last = [max(extents, key=lambda one: one[1], default=(0, 0)) for extents in written]
+    halves = [(number, (last[number][0] + last[number][1]) // 2) for number in (1, COUNTED)]
+    telling = [halves[0], (2, last[2][1] - 1), halves[1]]
+    return list(dict.fromkeys(points)), [point for point in telling if point in points]
+
+
+def inside(extent: Extent) -> Iterator[int]:
+    """Return the sizes that cut a write: after its first byte, before its last one, and between these."""
+    start, end = extent
+    sizes = (start + 1, *(start + (end - start) * quarter // 4 for quarter in (1, 2, 3)), end - 1)
+    return (size for size in sizes if start < size < end)
+
+
+async def nothing_to_cut(bench: Bench, worker: Worker, kind: str) -> Exception:
+    """Say why no write can be cut: the store writes no file, or it is not known where."""
+    place = bench.another_place()
+    _, said = await worker.storm(bench.url(place), kind, directory=str(place.directory), cut=(0, 0))
+    if said["ended"] == -signal.SIGXFSZ:
+        return NotRunError(
+            "the store writes no file in the directory of its place, but elsewhere: name a URL with {dir}"
+        )
+    return NotClaimedError("the process that calls the store writes no file, so none of its writes can be torn")
+
+
+async def cut(bench: Bench, worker: Worker, kind: str, write: int, size: int) -> bool:
+    """Cut a writer at a fresh place, look at what it has left, and return whether it was cut."""
+    place = bench.another_place()
+    acknowledged, said = await worker.storm(bench.url(place), kind, directory=str(place.directory), cut=(write, size))
+    where = f"write {write}" if write else "its opening"
+    when = f"a storm ({kind}) that was cut at byte {size} of a file in {where}, after write {acknowledged}"
+    await goes_on(bench, place, kind, acknowledged, when)
+    return bool(said["ended"] == -signal.SIGXFSZ)
+
+
+async def goes_on(bench: Bench, place: Place, kind: str, acknowledged: int, when: str) -> None:
+    """Open the place of a torn write, compare with what was acknowledged, and write on; each write is there at the next opening."""
+    try:
+        store = await bench.open(place)
+        found = await state_of(store, kind)
+        number = acknowledged + (found == state_after(kind, acknowledged + 1))
+        equal(found, state_after(kind, number), f"what is stored of {when}")
+        for following in range(number + 1, number + 1 + MORE):
+            await WRITERS[kind](store, following, await version_of(store))
+            await store.close()
+            store = await bench.open(place)
+            expected = state_after(kind, following)
+            equal(await state_of(store, kind), expected, f"what is stored after write {following}, behind {when}")
+        await store.close()
+    except PerdureError as error:
+        raise broken(f"the place of {when} is to be read and written, but: {type(error).__name__}: {error}") from error
+
+
+async def version_of(store: Any) -> int:
+    """Return the version of the session that is written to; 0: it is not there."""
+    seen = await SESSIONS.read(store, KEY)
+    return 0 if seen is None else seen.version
+
+
+@law(
+    "sessions-append-survives-torn-write",
+    parts=[SESSIONS],
+    needs=("durable",),
+    promise=4,
+    timeout=60,
+    methods=["sessions.append"],
+)
+async def append_survives_torn_write(bench: Bench) -> None:
+    """A batch whose write was cut in the middle is there whole or not at all, and what is appended later stays behind it."""
+    await survives_torn_write(bench, "append")
+
+
+@law(
+    "sessions-replace-survives-torn-write",
+    parts=[SESSIONS],
+    needs=("durable", "replace"),
+    promise=4,
+    timeout=60,
+    methods=["sessions.replace"],
+)
+async def replace_survives_torn_write(bench: Bench) -> None:
+    """A session has its old content or its new one, and takes the next, when the write of a replace was cut in the middle."""
+    await survives_torn_write(bench, "replace")
+
+
+@law(
+    "approvals-decision-survives-torn-write",
+    parts=[APPROVALS],
+    needs=("durable",),
+    promise=4,
+    timeout=60,
+    methods=["approvals.decide"],
+)
+async def decision_survives_torn_write(bench: Bench) -> None:
+    """An approval is pending or decided with all that was said when the write of its decision was cut in the middle."""
+    await survives_torn_write(bench, "decide")
+
+
+@law(
+    "atomic-write-survives-torn-write",
+    parts=[SESSIONS, CHECKPOINTS],
+    needs=("durable", "atomic"),
+    promise=4,
+    timeout=60,
+    methods=["bundle.write"],
+)
+async def atomic_write_survives_torn_write(bench: Bench) -> None:
+    """Session and turn journal are both as before or both as after when the write of both was cut in the middle."""
+    await survives_torn_write(bench, "commit")
