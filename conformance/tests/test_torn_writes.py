@@ -11,6 +11,8 @@ from conformance.tests.faults.durability import NeverSaves
 from conformance.tests.faults.every import FAULTS, RIGHT_ON_DISK
 from conformance.tests.faults.torn_writes import RIGHT as LINES
 
+from perdure import AgentStore
+from perdure.clock import Clock
 from perdure_conformance.file_limits import WrittenFiles
 from perdure_conformance.laws import all_laws
 from perdure_conformance.laws.torn_writes import cuts
@@ -19,7 +21,8 @@ from perdure_conformance.runner import Outcome, run_law
 from perdure_conformance.storm import COUNTED
 from perdure_conformance.target import Place
 
-LAW = next(law for law in all_laws() if law.id == "sessions-append-survives-torn-write")
+LAWS = {law.id: law for law in all_laws()}
+LAW, DECISION = LAWS["sessions-append-survives-torn-write"], LAWS["approvals-decision-survives-torn-write"]
 NEAR = 40
 """More bytes than a number or a time makes a file longer in another storm."""
 
@@ -93,3 +96,12 @@ def test_files_that_the_kit_cannot_find_leave_the_law_unrun(tmp_path: Path) -> N
 
     verdict = run_law(replace(RIGHT_ON_DISK.target(), url=elsewhere), LAW)
     assert (verdict.outcome, "{dir}" in verdict.message) == (Outcome.NOT_RUN, True)
+
+
+def test_a_store_of_approvals_alone_is_asked_for_nothing_else() -> None:
+    async def alone(place: Place, clock: Clock) -> AgentStore:
+        stores = await LINES.open(place, clock)
+        return AgentStore(approvals=stores.approvals, clock=clock, closing=stores.close)
+
+    verdict = run_law(replace(LINES.target(), opener=alone), DECISION)
+    assert (verdict.outcome, verdict.message) == (Outcome.PASSED, "")

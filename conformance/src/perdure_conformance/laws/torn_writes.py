@@ -79,7 +79,7 @@ async def goes_on(bench: Bench, place: Place, kind: str, acknowledged: int, when
         number = acknowledged + (found == state_after(kind, acknowledged + 1))
         equal(found, state_after(kind, number), f"what is stored of {when}")
         for following in range(number + 1, number + 1 + MORE):
-            await WRITERS[kind](store, following, await version_of(store))
+            await WRITERS[kind](store, following, await version_of(store, kind))
             await store.close()
             store = await bench.open(place)
             expected = state_after(kind, following)
@@ -89,9 +89,9 @@ async def goes_on(bench: Bench, place: Place, kind: str, acknowledged: int, when
         raise broken(f"the place of {when} is to be read and written, but: {type(error).__name__}: {error}") from error
 
 
-async def version_of(store: Any) -> int:
-    """Return the version of the session that is written to; 0: it is not there."""
-    seen = await SESSIONS.read(store, KEY)
+async def version_of(store: Any, kind: str) -> int:
+    """Return the version that the next write expects; 0: there is none, or it finds that out itself."""
+    seen = await SESSIONS.read(store, KEY) if kind in ("append", "replace") else None
     return 0 if seen is None else seen.version
 
 
