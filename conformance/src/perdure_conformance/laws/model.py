@@ -76,9 +76,8 @@ class Machine:
             answer = await self.on_store(kind, name, values, expected, keep)
         except VersionConflictError as error:
             if not refused or error.actual != actual:
-                raise broken(
-                    f"{self.story()}: a conflict with actual {error.actual} where the version is {actual}"
-                ) from error
+                wanted = f"a conflict at version {actual}" if refused else f"an answer, since the version is {actual}"
+                raise broken(f"{self.story()}: expected {wanted}; got a conflict at {error.actual}") from error
             return
         if refused:
             raise broken(f"{self.story()}: expected a conflict, since the version is {actual}; got {answer!r}")
