@@ -20,7 +20,7 @@ LAWS = {law.id: law for law in all_laws()}
 NAMED = sorted({law for one in FAULTS for law in one.laws})
 PLANTED = [pytest.param(one, law, id=f"{one.name}-by-{law}") for one in FAULTS for law in one.laws]
 PROCESSES = [LAWS[name] for name in NAMED if "durable" in LAWS[name].needs]
-TELLING = (*durability.RIGHT, power_losses.RIGHT, server_kills.RIGHT, torn_writes.RIGHT)
+TELLING = (*durability.RIGHT, power_losses.RIGHT, server_kills.RIGHT, *torn_writes.RIGHT)
 """Right stores that tell, or declare, what other targets do not."""
 DRAWN = [law for law in LAWS.values() if law.cases is not None]
 SEEDS = range(10)

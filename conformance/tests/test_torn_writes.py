@@ -9,7 +9,8 @@ from typing import Any
 
 from conformance.tests.faults.durability import NeverSaves
 from conformance.tests.faults.every import FAULTS, RIGHT_ON_DISK
-from conformance.tests.faults.torn_writes import RIGHT as LINES
+from conformance.tests.faults.planting import Fault
+from conformance.tests.faults.torn_writes import RIGHT
 
 from perdure import AgentStore
 from perdure.clock import Clock
@@ -21,21 +22,22 @@ from perdure_conformance.runner import Outcome, run_law
 from perdure_conformance.storm import COUNTED
 from perdure_conformance.target import Place
 
+LINES, TELLING = RIGHT
 LAWS = {law.id: law for law in all_laws()}
 LAW, DECISION = LAWS["sessions-append-survives-torn-write"], LAWS["approvals-decision-survives-torn-write"]
 NEAR = 40
 """More bytes than a number or a time makes a file longer in another storm."""
 
 
-async def storms(directory: Path, *storms: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    """Return what became of storms on the right store of lines, each at a fresh place."""
+async def storms(directory: Path, *storms: dict[str, Any], fault: Fault = LINES) -> list[tuple[int, dict[str, Any]]]:
+    """Return what became of storms on a store of lines, each at a fresh place."""
     worker = await Worker.start("")
     told = []
     try:
         for number, how in enumerate(storms):
             place = Place(f"p{number}", directory / str(number))
             place.directory.mkdir()
-            told.append(await worker.storm(LINES.url(place), "append", directory=str(place.directory), **how))
+            told.append(await worker.storm(fault.url(place), "append", directory=str(place.directory), **how))
     finally:
         await worker.kill()
     return told
@@ -54,6 +56,12 @@ def test_a_writer_is_cut_at_the_byte_that_it_is_told(tmp_path: Path) -> None:
         assert said["ended"] == -signal.SIGXFSZ
         assert acknowledged == (3 if size > end else 2), "a write that ends where it may is whole"
         assert (folder / "0" / "data").stat().st_size == size
+
+
+def test_a_store_that_tells_of_a_cut_write_is_no_worse_than_one_that_dies_of_it(tmp_path: Path) -> None:
+    (_, said), (_, told) = asyncio.run(storms(tmp_path, {"cut": (2, 1)}, {"cut": (1, 999)}, fault=TELLING))
+    assert (said["ended"], told["ended"]) == (-signal.SIGXFSZ, -signal.SIGKILL), "a write from its first byte on"
+    assert "the disk is full" in told["refused"]
 
 
 def test_what_was_written_of_a_file_is_its_end_or_all_of_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from perdure.contracts.checkpoints import CheckpointHead, CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
+from perdure.errors import OutcomeUnknownError, StoreUnavailableError
 from perdure_conformance.file_limits import WrittenFiles, limit_files
 from perdure_conformance.kill_points import KillPoints
 from perdure_conformance.parts import CHECKPOINTS, SESSIONS, Stores, request
@@ -88,10 +89,22 @@ async def storm_cut(
         directory: Where the store has its files.
         cut: From which write on, 0: the opening, and the size that no file may pass from then on; `None`: any, and what
             each write, the opening first, wrote of the files is said at the end as `{"written": [...], "modules": [...]}`.
-        say: Takes what is to be said.
+        say: Takes what is to be said; `{"refused": why}`, if the store tells that the system did not take the write.
     """
-    limits = {} if cut is None else {cut[0]: cut[1]}
-    files = WrittenFiles(Path(directory))
+    try:
+        said = await _cut_writes(opening, kind, WrittenFiles(Path(directory)), {} if cut is None else dict([cut]), say)
+    except (StoreUnavailableError, OutcomeUnknownError) as error:  # a driver that looks how much was written
+        if cut is None:
+            raise
+        said = {"refused": str(error)}
+    say(said)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _cut_writes(
+    opening: Awaitable[Stores], kind: str, files: WrittenFiles, limits: dict[int, int], say: Callable[[object], None]
+) -> dict[str, Any]:
+    """Make the writes of a storm, with a limit from a write on, and return what each wrote of the files."""
     limit_files(limits.get(0))
     stores, version = await opening, 0
     written = [files.written()]
@@ -100,8 +113,7 @@ async def storm_cut(
         version = await WRITERS[kind](stores, number, version)
         say({"write": number})
         written.append(files.written())
-    say({"written": written, "modules": sorted(sys.modules)})
-    os.kill(os.getpid(), signal.SIGKILL)
+    return {"written": written, "modules": sorted(sys.modules)}
 
 
 async def write_append(stores: Stores, number: int, version: int) -> int:

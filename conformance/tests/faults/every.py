@@ -69,5 +69,5 @@ FAULTS: tuple[Fault, ...] = (
 async def open_by_name(text: str) -> AgentStore:
     """Open a store of this file in another process."""
     name, place, directory = text.split("|")
-    fault = next(one for one in (RIGHT, RIGHT_ON_DISK, torn_writes.RIGHT, *FAULTS) if one.name == name)
+    fault = next(one for one in (RIGHT, RIGHT_ON_DISK, *torn_writes.RIGHT, *FAULTS) if one.name == name)
     return await fault.open_elsewhere(place, directory)

@@ -14,7 +14,7 @@ from zlib import crc32
 from conformance.tests.faults.planting import IDLE, Around, Fault, OnDisk, Scene, outcome
 
 from perdure import codec
-from perdure.backend import Append, Capabilities, Key, Part, Replace, StoreCorruptedError
+from perdure.backend import Append, Capabilities, Key, OutcomeUnknownError, Part, Replace, StoreCorruptedError
 from perdure.contracts.checkpoints import CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
 from perdure_conformance.target import Place
@@ -169,6 +169,19 @@ class TakesAShortWrite(Lines):
         self.end += len(data)
 
 
+class TellsOfAShortWrite(Lines):
+    """A right store that asks how much of a write was taken, writes no more, and tells."""
+
+    def add(self, data: bytes) -> None:
+        file = os.open(self.file, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.ftruncate(file, self.end)
+        written = os.pwrite(file, data, self.end)
+        os.close(file)
+        if written < len(data):
+            raise OutcomeUnknownError("write", "data", "the disk is full")
+        self.end += written
+
+
 # --- witnesses ---
 
 
@@ -243,5 +256,8 @@ FAULTS = (
     of(DecisionInTwoLines, DECISION),
     of(BothInTwoLines, BOTH),
 )
-RIGHT = Fault("Lines", (APPEND, REPLACE, DECISION, BOTH), last_byte_lost, Lines)
-"""The right store beside them, with all laws that are about it."""
+RIGHT = tuple(
+    Fault(journal.__name__, (APPEND, REPLACE, DECISION, BOTH), last_byte_lost, journal)
+    for journal in (Lines, TellsOfAShortWrite)
+)
+"""The right store beside them, and one that lives on when a write is cut, with all laws that are about them."""

@@ -54,7 +54,7 @@ async def nothing_to_cut(bench: Bench, worker: Worker, kind: str) -> Exception:
     """Say why no write can be cut: the store writes no file, or it is not known where."""
     place = bench.another_place()
     _, said = await worker.storm(bench.url(place), kind, directory=str(place.directory), cut=(0, 0))
-    if said["ended"] == -signal.SIGXFSZ:
+    if was_cut(said):
         return NotRunError(
             "the store writes no file in the directory of its place, but elsewhere: name a URL with {dir}"
         )
@@ -68,7 +68,12 @@ async def cut(bench: Bench, worker: Worker, kind: str, write: int, size: int) ->
     where = f"write {write}" if write else "its opening"
     when = f"a storm ({kind}) that was cut at byte {size} of a file in {where}, after write {acknowledged}"
     await goes_on(bench, place, kind, acknowledged, when)
-    return bool(said["ended"] == -signal.SIGXFSZ)
+    return was_cut(said)
+
+
+def was_cut(said: dict[str, Any]) -> bool:
+    """Whether the system did not take all of a write: it has ended the writer, or this one told so."""
+    return said["ended"] == -signal.SIGXFSZ or "refused" in said
 
 
 async def goes_on(bench: Bench, place: Place, kind: str, acknowledged: int, when: str) -> None:
