@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from perdure.errors import PerdureError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import broken, equal, holds
 from perdure_conformance.effort import Effort
@@ -170,7 +171,11 @@ async def left_whole(bench: Bench, place: Place, kind: str, acknowledged: int, w
     equal(
         await state_of(store, kind), found, f"the same after one more opening: a storm ({kind}) that was killed {when}"
     )
-    await usable(bench, store, kind)
+    try:
+        await usable(bench, store, kind)
+    except PerdureError as error:
+        what = f"a write after a storm ({kind}) that was killed {when}"
+        raise broken(f"{what}: expected an answer, got {type(error).__name__} ({error})") from error
     await store.close()
 
 
