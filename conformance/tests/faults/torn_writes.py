@@ -256,8 +256,8 @@ FAULTS = (
     of(DecisionInTwoLines, DECISION),
     of(BothInTwoLines, BOTH),
 )
-RIGHT = tuple(
-    Fault(journal.__name__, (APPEND, REPLACE, DECISION, BOTH), last_byte_lost, journal)
-    for journal in (Lines, TellsOfAShortWrite)
+RIGHT = (
+    Fault("Lines", (APPEND, REPLACE, DECISION, BOTH), last_byte_lost, Lines),
+    Fault("TellsOfAShortWrite", (APPEND,), last_byte_lost, TellsOfAShortWrite),
 )
-"""The right store beside them, and one that lives on when a write is cut, with all laws that are about them."""
+"""The right store beside them, and one that lives on when a write is cut, with laws that are about them."""
