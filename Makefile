@@ -14,6 +14,9 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
+# Many tests start programs: what those import is compiled once, whatever the machine says elsewhere.
+export PYTHONDONTWRITEBYTECODE :=
+
 MEMBERS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml integrations/*/pyproject.toml)) conformance
 PROJECTS := $(addsuffix /pyproject.toml,$(MEMBERS))
 DISTRIBUTIONS := $(shell sed -n 's/^name = "\(perdure[a-z-]*\)"$$/\1/p' $(PROJECTS))

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from importlib import metadata
 
 from perdure.contracts.hookspecs import CONTRACT
+from perdure_conformance import processes
 from perdure_conformance.bench import Bench
 from perdure_conformance.known_failures import KnownFailure
 from perdure_conformance.laws.opening import namespaces_make_places
@@ -124,6 +125,8 @@ class Check:
         self._began = time.perf_counter()
         self._started_at = datetime.now(UTC)
         seeds = self.plan.profile.seeds()
+        if self.plan.only is None:
+            processes.prepare()
         self._look(seeds[0])
         if not self._opener_failed:
             self._rounds(seeds)

@@ -26,7 +26,7 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ForkServer:
-    """The process that forks the workers of this one; it is started when the first of them is wanted."""
+    """The process that forks the workers of this one; it is started when the first of them is wanted, or before."""
 
     def __init__(self) -> None:
         """Start nothing yet."""
@@ -34,6 +34,11 @@ class ForkServer:
         self._numbers = itertools.count(1)
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, so that it has imported everything when the first worker is wanted."""
+        with self._lock:
+            self._started()
 
     def fork(self, url: str, *channels: int) -> int:
         """Have a worker forked for a URL.
@@ -97,6 +102,12 @@ _server = ForkServer()
 atexit.register(_server.end)
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_server.forget)
+
+
+def prepare() -> None:
+    """Say that workers will be wanted soon."""
+    if hasattr(os, "fork"):
+        _server.start()
 
 
 class Worker:
