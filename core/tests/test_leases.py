@@ -139,6 +139,20 @@ async def test_a_lease_is_over_when_it_ran_out_longer_ago_than_clocks_may_differ
         assert await taker.is_refused() == (late == timedelta(0))
 
 
+async def test_pending_names_an_owner_as_long_as_its_lease_runs(store: AgentStore) -> None:
+    first, second = Host(store), Host(store)
+    async with first.running():
+        assert await owners_named(second) == [True, True]
+        second.clock.advance(LEASE.length + LEASE.max_clock_skew + TICK)
+        assert await owners_named(second) == [False, False]
+
+
+async def owners_named(host: Host) -> list[bool]:
+    """Whether the session, and the agent, name an owner of the turn that is pending."""
+    own = await host.session.pending()
+    return [turn is not None and turn.owner is not None for turn in (own, *await host.agent.pending())]
+
+
 async def test_a_clock_that_went_back_makes_no_lease_run_out(store: AgentStore) -> None:
     owner, taker = Host(store), Host(store)
     async with owner.running():

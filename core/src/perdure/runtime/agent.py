@@ -266,9 +266,9 @@ class Agent:
 async def _as_it_stands(store: AgentStore, info: CheckpointInfo) -> PendingTurn:
     """Return what is known of a turn; of one that waits, which approvals are undecided now."""
     if info.head.status not in (AWAITING_APPROVAL, READY):
-        return described(info)
+        return described(info, store.ownership)
     left = await undecided(store, info.head)
-    return replace(described(info), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
+    return replace(described(info, store.ownership), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
 
 
 class AgentApprovals:

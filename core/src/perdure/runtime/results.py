@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.contracts.records import Record
+    from perdure.ownership.leases import Ownership
 
 REMEMBERED_TURNS: Final = 100
 """How many turns back an input is found by its id, also behind summaries."""
@@ -66,8 +67,8 @@ class PendingTurn:
     updated_at: datetime | None = None
 
 
-def described(found: Checkpoint | CheckpointInfo) -> PendingTurn:
-    """Return what the head of a turn journal says of its turn."""
+def described(found: Checkpoint | CheckpointInfo, ownership: Ownership) -> PendingTurn:
+    """Return what the head of a turn journal says of its turn; an owner that is gone runs it no longer."""
     head = found.head
     return PendingTurn(
         session_id=head.session_id,
@@ -76,7 +77,7 @@ def described(found: Checkpoint | CheckpointInfo) -> PendingTurn:
         approval_ids=tuple(head.approval_ids),
         attempts=head.attempts,
         last_error=head.last_error,
-        owner=head.owner,
+        owner=head.owner if ownership.is_live(found) else None,
         updated_at=found.updated_at,
     )
 
