@@ -17,10 +17,13 @@ from redis.backoff import NoBackoff
 
 from perdure.backend import (
     Append,
+    Delete,
     Head,
     Key,
+    Operation,
     OutcomeUnknownError,
     Part,
+    Replace,
     StoreCorruptedError,
     StoreUnavailableError,
     StoreURL,
@@ -28,6 +31,7 @@ from perdure.backend import (
 )
 from perdure_redis.clients import Clients
 from perdure_redis.journal import RedisJournal
+from perdure_redis.keys import Keys
 
 pytestmark = pytest.mark.anyio
 
@@ -247,3 +251,24 @@ async def do(journal: RedisJournal, call: str, name: str = "s") -> Any:
     if call == "scan":
         return await journal.scan(Part.SESSIONS, group=None, status=None, before=None, order="id", after=None, limit=5)
     return await getattr(journal, call)()
+
+
+@pytest.mark.parametrize("kind", ["create", "append", "replace", "delete", "both"])
+async def test_an_index_of_a_wrong_type_is_found_before_anything_is_written(
+    journal: RedisJournal, client: Redis, namespace: str, append: Maker, kind: str
+) -> None:
+    if kind != "create":
+        await journal.write([append("s", b"1")])
+    index = Keys(namespace, cluster=False).index(Part.RUNS if kind == "both" else Part.SESSIONS, "")
+    await client.set(index, "no index")
+    later = datetime(2027, 1, 1, tzinfo=UTC)
+    operations: dict[str, list[Operation]] = {
+        "create": [append("s", b"2")],
+        "append": [append("s", b"2", at=later)],
+        "replace": [Replace(S, 0, (b"2",), Head(), None, later)],
+        "delete": [Delete(S, None)],
+        "both": [append("s", b"2", at=later), Append(Key(Part.RUNS, "s"), (b"2",), Head(), None, later, 1)],
+    }
+    with pytest.raises(StoreCorruptedError):
+        await journal.write(operations[kind])
+    assert await items_of(journal) == (None if kind == "create" else [b"1"])

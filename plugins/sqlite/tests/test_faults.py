@@ -197,6 +197,18 @@ async def test_a_call_may_be_cancelled_at_every_await(path: Path, append: Maker,
         await journal.close()
 
 
+async def test_who_was_cancelled_before_its_call_went_over_has_not_written(path: Path, append: Maker) -> None:
+    journal = SqliteJournal(path)
+    await journal.open()
+    cancelled, other = (asyncio.create_task(journal.write([append(key, b"1", first=1)])) for key in ("s", "t"))
+    await asyncio.sleep(0)  # both have asked; they go over when everybody has
+    cancelled.cancel()
+    assert await other == (1,)
+    assert cancelled.cancelled()
+    assert await journal.read(Key(Part.SESSIONS, "s")) is None
+    await journal.close()
+
+
 async def do(journal: SqliteJournal, call: str, append: Maker) -> object:
     session = append("s", b"1", b"2", expected=0)
     if call == "append":
