@@ -194,7 +194,7 @@ async def replace_shows_one_moment(bench: Bench) -> None:
         # Many at once, so that a store which works in threads is hardly ever doing anything else than reading.
         for found in await asyncio.gather(*(second.sessions.load("s1") for _ in range(16))):
             assert found is not None
-            parts = (found.version - made, found.state["n"], *(record["n"] for record in found.records))
+            parts = (found.version - made, found.state.get("n"), *(record.get("n") for record in found.records))
             wanted = "expected version, state and records of one load to be of one write"
             holds(len({*parts}) == 1, f"{wanted}, got them of the writes {', '.join(map(str, parts))}")
 
