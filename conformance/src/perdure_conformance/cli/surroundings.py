@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -21,9 +22,14 @@ def prepare() -> None:
     """Set the process up for a check; what the environment says already stays."""
     # Whoever observes this installation wants to hear of agents, not of ten thousand calls of laws.
     os.environ.setdefault(SWITCHED_OFF, ",".join(entry.name for entry in metadata.entry_points(group=GROUP)))
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    os.environ.setdefault(CACHE, str(Path(cache, "perdure-conformance")))
+    os.environ.setdefault(CACHE, str(Path(_caches(), "perdure-conformance")))
     signal.signal(signal.SIGTERM, _end)
+
+
+def _caches() -> str:
+    """Return the user's folder of caches; a user without a home, as in many containers, has that of temporary files."""
+    given, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")  # noqa: PTH111  # reason: Path raises without a home
+    return given or (str(Path(home, ".cache")) if Path(home).is_absolute() else tempfile.gettempdir())
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
