@@ -67,6 +67,7 @@ def test_sessions_are_listed_in_pages(perdure: Perdure) -> None:
     assert session_ids(perdure, "--scope", "acme") == ["user-1"]
     assert session_ids(perdure, "--older-than", "1d") == session_ids(perdure, "--limit", "0") == []
     assert perdure("ls", "--limit", "0", code=0).out == ""
+    assert session_ids(perdure, "--limit", "9" * 20) == session_ids(perdure)
     first = perdure.json("ls", "--order", "id", "--limit", "3")
     rest = perdure.json("ls", "--order", "id", "--limit", "3", "--cursor", first["cursor"])
     assert [one["session_id"] for page in (first, rest) for one in page["sessions"]] == everything

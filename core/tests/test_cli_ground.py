@@ -120,8 +120,7 @@ def test_wrong_use_is_told_as_json_too(perdure: Perdure) -> None:
     assert "goes before the command" in perdure("ls", "--codec", "a:b", code=2, COLUMNS="200").err
     assert "Did you mean 'approvals'?" in perdure("aprovals", code=2).err
     assert perdure("ls", "--", "--json", code=2).out == ""
-    for given in ("-1", "99999999999999999999"):
-        assert "'--limit'" in perdure("ls", "--limit", given, code=2).err
+    assert "'--limit'" in perdure("ls", "--limit", "-1", code=2).err
 
 
 def test_a_fault_is_told_apart_from_a_finding(perdure: Perdure) -> None:
