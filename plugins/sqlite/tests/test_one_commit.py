@@ -58,6 +58,26 @@ async def test_a_guarded_append_is_one_statement_in_one_hop(
     assert hops == [1, 1, 1]
 
 
+async def test_an_append_of_one_item_beside_the_same_status_goes_the_short_way(
+    journal: SqliteJournal, append: Maker, statements: list[str]
+) -> None:
+    key, at = Key(Part.RUNS, "s"), append("s").at
+
+    def write(expected: int, head: Head) -> Append:
+        return Append(key, (b"%d" % expected,), head, expected, at, 5)
+
+    await journal.write([write(0, Head("agent", "running", b"a"))])
+    await journal.write([write(5, Head("agent", "running", b"b"))])
+    await journal.write([write(6, Head())])
+    await journal.write([write(7, Head(status="done"))])
+    short, general = ["INSERT", "INTO", "single_append"], ["INSERT", "INTO", "change"]
+    assert [sql.split()[:3] for sql in statements] == [general, short, short, short, general]
+    found = await journal.read(key)
+    assert found is not None
+    assert (found.version, found.head) == (8, Head("agent", "done", b"b"))
+    assert list(found.items) == [b"0", b"5", b"6", b"7"]
+
+
 async def test_a_guarded_append_waits_for_the_disk_once(path: Path, append: Maker, tmp_path: Path) -> None:
     """One commit is one header with a commit mark in the WAL: frames whose second word is not zero."""
     journal = SqliteJournal(path)

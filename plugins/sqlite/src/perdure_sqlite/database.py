@@ -167,9 +167,6 @@ class Database:
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         connection.execute("PRAGMA foreign_keys = on")
         connection.execute("PRAGMA temp_store = memory")
-        connection.execute(
-            "PRAGMA wal_autocheckpoint = 4000"
-        )  # 16 MB: a checkpoint waits for the disk, whatever its size
         connection.execute("PRAGMA secure_delete = fast")
         if connection.execute("PRAGMA user_version").fetchone()[0] < len(MIGRATIONS):
             self._migrate(connection)

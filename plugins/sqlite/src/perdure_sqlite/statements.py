@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
-CHANGE, CHANGE_ANY, DELETE, LOAD, SCAN = (
+APPEND, CHANGE, CHANGE_ANY, DELETE, LOAD, SCAN = (
     files("perdure_sqlite").joinpath(name).read_text("utf-8")
-    for name in ("change.sql", "change_any.sql", "delete.sql", "load.sql", "scan.sql")
+    for name in ("append.sql", "change.sql", "change_any.sql", "delete.sql", "load.sql", "scan.sql")
 )
 VERSION = "SELECT version FROM journal WHERE namespace = ? AND part = ? AND name = ?"
 REFUSED = ("SQLITE_CONSTRAINT_TRIGGER", "SQLITE_CONSTRAINT_UNIQUE")  # how write.sql says that a key is not as expected
@@ -56,6 +56,8 @@ def delete(db: sqlite3.Connection, names: tuple[str, str, str], expected: int | 
 def change(db: sqlite3.Connection, names: tuple[str, str, str], operation: Append | Replace) -> int | None:
     """Append or replace; return the new version, or nothing if the key is not as expected."""
     expected, head, items = operation.expected_version, operation.head, operation.items
+    if expected and len(items) == 1 and isinstance(operation, Append) and _append(db, names, operation):
+        return expected + 1
     first_version, keep = (operation.first_version, None) if isinstance(operation, Append) else (0, operation.keep)
     settings = (head.group, head.status, head.data, microseconds(operation.at))
     content = (len(items), None, items[0]) if len(items) == 1 else (len(items), _pieces(items), b"".join(items))
@@ -69,6 +71,19 @@ def change(db: sqlite3.Connection, names: tuple[str, str, str], operation: Appen
             return None
         raise
     return expected + 1 if expected else first_version
+
+
+def _append(db: sqlite3.Connection, names: tuple[str, str, str], operation: Append) -> bool:
+    """Append one item the short way, if the key is at the version, and its group and status are to stay what they are."""
+    head = operation.head
+    settings = (head.group, head.status, head.data, microseconds(operation.at))
+    try:
+        db.execute(APPEND, (*names, operation.expected_version, *settings, operation.items[0]))
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorname != "SQLITE_CONSTRAINT_TRIGGER":
+            raise
+        return False
+    return True
 
 
 def _pieces(items: Sequence[bytes]) -> str:

@@ -55,3 +55,23 @@ CREATE TEMP TRIGGER change_applied INSTEAD OF INSERT ON change BEGIN
     FROM journal AS stored, json_each(NEW.pieces) AS piece
     WHERE NEW.added > 1 AND stored.namespace = NEW.namespace AND stored.part = NEW.part AND stored.name = NEW.name;
 END;
+
+-- The write that nearly all are, an append of one item that leaves group and status as they are: alone, because SQLite opens
+-- every index that a trigger might touch, whether or not it does. Whatever else is asked for is refused here.
+CREATE TEMP VIEW single_append AS SELECT
+    NULL AS namespace, NULL AS part, NULL AS name, NULL AS expected, NULL AS "group", NULL AS status, NULL AS data, NULL AS at,
+    NULL AS item;
+
+CREATE TEMP TRIGGER single_append_applied INSTEAD OF INSERT ON single_append BEGIN
+    UPDATE journal SET
+        version = version + 1, count = count + 1, data = coalesce(NEW.data, data), updated_at = max(updated_at, NEW.at)
+    WHERE namespace = NEW.namespace AND part = NEW.part AND name = NEW.name AND version = NEW.expected
+        AND (NEW."group" IS NULL OR "group" IS NEW."group") AND (NEW.status IS NULL OR status IS NEW.status);
+
+    SELECT RAISE(ABORT, 'not a single append') WHERE changes() = 0;
+
+    INSERT INTO item (id, data)
+    SELECT (id << 32) + count - 1, NEW.item
+    FROM journal
+    WHERE namespace = NEW.namespace AND part = NEW.part AND name = NEW.name;
+END;
