@@ -73,6 +73,24 @@ async def test_old_conversations_go_whole_and_young_ones_stay(any_store: AgentSt
     assert [approval.id for approval in left["approvals"]] == [young]
 
 
+async def test_nothing_old_is_found_by_the_order_of_last_writes(
+    store: AgentStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store has an index of it: no young head is passed over."""
+    await paid(store, "young")
+    asked = []
+    for part in (store.sessions, store.checkpoints):
+        original = part.list
+
+        async def listed(original: Any = original, **filters: Any) -> Any:
+            asked.append(filters)
+            return await original(**filters)
+
+        monkeypatch.setattr(part, "list", listed)
+    assert await store.prune(older_than=WEEK) == PruneReport(False)
+    assert asked == [{"before": clock.now() - WEEK, "order": "recent", "limit": 1}] * 2
+
+
 async def test_exactly_at_the_cutoff_stays(any_store: AgentStore, clock: ManualClock) -> None:
     await paid(any_store, "s")
     clock.advance(WEEK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.archives import archive_of, archive_versions, archives_of
 from perdure.behind_damage import each
@@ -16,11 +16,12 @@ from perdure.half_copies import is_half_copied
 from perdure.ownership.leases import OwnershipLostError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from perdure.bundle import AgentStore
     from perdure.contracts.approvals import Approval
     from perdure.contracts.checkpoints import Checkpoint
+    from perdure.contracts.records import Page
     from perdure.contracts.sessions import SessionInfo, Transcript
 
 _LIVE = "a live owner holds it"
@@ -131,6 +132,8 @@ class _Pruning:
         async def load(name: str) -> Transcript | None:
             return await part.load(name, limit=0)
 
+        if not await self._any_old(part.list):
+            return
         async for name, info in each(part, part.list, load, lambda item: item.session_id, before=self.cutoff):
             if isinstance(info, StoreCorruptedError):
                 self.damaged[name] = str(info)
@@ -139,6 +142,8 @@ class _Pruning:
 
     async def _journals(self) -> AsyncIterator[str]:
         part = self.store.checkpoints
+        if not await self._any_old(part.list):
+            return
         async for key, found in each(part, part.list, part.load, lambda item: item.key, before=self.cutoff):
             if isinstance(found, StoreCorruptedError):
                 self.damaged[key] = str(found)
@@ -152,6 +157,14 @@ class _Pruning:
                 self.damaged[name] = str(found)
             else:
                 yield found
+
+    async def _any_old(self, listing: Callable[..., Awaitable[Page[Any]]]) -> bool:
+        """Whether there may be something to look at: by the order of last writes, where a store need not pass over the young."""
+        try:
+            page = await listing(before=self.cutoff, order="recent", limit=1)
+        except StoreCorruptedError:
+            return True
+        return bool(page.items) or page.cursor is not None
 
     async def _consider_session(self, info: SessionInfo | Transcript) -> None:
         if archive_of(info) is not None:
