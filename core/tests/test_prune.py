@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from core.tests.plain_sessions import PlainSessions
@@ -14,6 +14,8 @@ from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.conversation import Claim
 from perdure.errors import InvalidArgumentError, UnsupportedOperationError
+from perdure.journal.contract import Part
+from perdure.journal.stores import JournalApprovals
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure_conformance.interception import Call, Died, Interception, at
 from perdure_conformance.manual_clock import TICK, ManualClock
@@ -78,17 +80,16 @@ async def test_nothing_old_is_found_by_the_order_of_last_writes(
 ) -> None:
     """A store has an index of it: no young head is passed over."""
     await paid(store, "young")
-    asked = []
-    for part in (store.sessions, store.checkpoints):
-        original = part.list
+    journal = cast("JournalApprovals", store.approvals).journal
+    original, asked = journal.scan, []
 
-        async def listed(original: Any = original, **filters: Any) -> Any:
-            asked.append(filters)
-            return await original(**filters)
+    async def scan(part: Part, **filters: Any) -> Any:
+        asked.append((part.value, filters["order"], filters["before"]))
+        return await original(part, **filters)
 
-        monkeypatch.setattr(part, "list", listed)
+    monkeypatch.setattr(journal, "scan", scan)
     assert await store.prune(older_than=WEEK) == PruneReport(False)
-    assert asked == [{"before": clock.now() - WEEK, "order": "recent", "limit": 1}] * 2
+    assert asked == [(part, "recent", clock.now() - WEEK) for part in ("sessions", "runs", "approvals")]
 
 
 async def test_exactly_at_the_cutoff_stays(any_store: AgentStore, clock: ManualClock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure import codec
@@ -323,17 +324,13 @@ class JournalApprovals(ApprovalStore):
         if len(conversations) > 1:
             return Page(())
         after = read_cursor(cursor, "created")
+        group = conversations.pop() if conversations else None
+        scan = partial(self.journal.scan, Part.APPROVALS, group=group, status=status, before=before)
+        if before is not None and after is None and not await scan(order="recent", after=None, limit=1):
+            return Page(())  # without passing over all that are younger
         items: list[Approval] = []
         while True:
-            infos = await self.journal.scan(
-                Part.APPROVALS,
-                group=conversations.copy().pop() if conversations else None,
-                status=status,
-                before=before,
-                order="created",
-                after=after,
-                limit=limit + 1,
-            )
+            infos = await scan(order="created", after=after, limit=limit + 1)
             for info in infos:
                 if len(items) == limit:
                     return Page(tuple(items), write_position(after, "created"))
