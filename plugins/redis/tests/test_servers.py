@@ -4,6 +4,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from plugins.redis.tests.servers import BINARIES, Server
@@ -118,6 +119,16 @@ async def test_one_evalsha_for_each_write(servers: Servers, append: Maker, opene
     calls = counted(server)
     await journal.write([append("t", b"1", expected=1)])
     assert calls() == {"evalsha": 1, "lindex": 1, "pttl": 1, "lset": 1, "rpush": 1}
+    calls = counted(server)
+    await journal.write([append("t", b"1", expected=2, at=session.at + timedelta(seconds=1))])
+    moved = {"evalsha": 1, "lindex": 1, "pttl": 1, "zadd": 1, "lset": 1, "zrem": 1, "rpush": 1}
+    assert calls() == moved
+    # The same with a group and a status that stay as they are: three members move at once.
+    entry = Append(Key(Part.RUNS, "t"), (b"1",), Head("agent", "busy", b"1"), None, session.at, 1)
+    await journal.write([entry])
+    calls = counted(server)
+    await journal.write([replace(entry, expected_version=1, at=session.at + timedelta(seconds=1))])
+    assert calls() == moved
     # Reading and listing.
     calls = counted(server)
     await journal.read(session.key)

@@ -16,7 +16,8 @@ end
 local function members(filters, orders, id, created, updated)
   local all = {}
   for _, order in ipairs(orders) do
-    for _, filter in ipairs(filters) do all[#all + 1] = order .. filter .. place(order, id, created, updated) end
+    local there = place(order, id, created, updated)
+    for _, filter in ipairs(filters) do all[#all + 1] = order .. filter .. there end
   end
   return all
 end

@@ -160,18 +160,22 @@ class RedisJournal(Journal):
 
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Run one script, and wait for replicas and disk if that was asked for."""
-        call = self._call("write", ", ".join(operation.key.id for operation in operations), writes=True)
+        call = self._call("write", ", ".join([operation.key.id for operation in operations]), writes=True)
         if self._forbidden:
             error = StoreUnavailableError(
                 "write", call.key, f"the user may not run {', '.join(self._forbidden)} ({self.title})"
             )
             error.retryable = False
             raise error
-        keys = [name for operation in operations for name in self._keys.of(operation.key)]
-        whole = self._keys.conversation(operations[0].key.id) if self._ttl else []
+        keys: list[bytes] = []
+        known: list[bytes] = []
         given = [b"%d" % len(operations), b"%d" % self._ttl, self._keys.prefix.encode()]
-        known = [self._seen.of(operation.key) for operation in operations]
-        given += [part for each in zip(operations, known, strict=True) for part in arguments(*each)]
+        for operation in operations:
+            seen = self._seen.of(operation.key)
+            keys += self._keys.of(operation.key)
+            known.append(seen)
+            given += arguments(operation, seen)
+        whole = self._keys.conversation(operations[0].key.id) if self._ttl else []
         commands = self._acknowledged.commands
         reply, *confirmations = await WRITE.run(self._route, call, [*keys, *whole], given, commands)
         kind, *rest = answered(reply, call)
@@ -184,7 +188,7 @@ class RedisJournal(Journal):
         if kind != b"ok":
             number = int(rest[0]) - 1
             raise self._refusal(kind, operations[number], known[number], rest[1:])
-        versions = tuple(int(version) for version in rest[::2])
+        versions = tuple(map(int, rest[::2]))
         for operation, version, birth in zip(operations, versions, rest[1::2], strict=True):
             if isinstance(operation, Delete):
                 self._seen.forget(operation.key)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hiredis import pack_command
 from redis.asyncio import Redis, RedisCluster
@@ -34,8 +33,7 @@ REDIRECTIONS = 5
 """How often one call follows a cluster that moves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """What is being done, for messages and for what a failure means.
 
     Attributes:
@@ -121,7 +119,7 @@ class Route(ABC):
         """Send commands to each server that holds keys, and return the replies of each."""
 
     async def _exchange(self, call: Call, source: Any, commands: Sequence[Command]) -> list[Any]:
-        packed = [pack_command(command) for command in commands]  # type: ignore[arg-type]  # reason: its stub wants one length
+        packed = list(map(pack_command, commands))  # type: ignore[arg-type]  # reason: its stub wants one length
         sent = False
         try:
             async with self._free, asyncio.timeout(self.timeout):
@@ -132,7 +130,7 @@ class Route(ABC):
                         await connection.connect()
                     sent = True
                     await connection.send_packed_command(packed, check_health=False)
-                    return [await _reply(connection) for _ in commands]
+                    return await _replies(connection, len(commands))
                 except BaseException:
                     await connection.disconnect(nowait=True)
                     raise
@@ -155,7 +153,7 @@ class SingleRoute(Route):
         return self.client.connection_pool
 
     async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
-        return await self._exchange(call, await self._source(call, key), commands)
+        return await self._exchange(call, self.client.connection_pool, commands)
 
     async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         """Ask the server."""
@@ -180,6 +178,8 @@ class OwnRoute(SingleRoute):
 
     async def _acquire(self, source: Any) -> Any:
         connection = self._idle.pop() if self._idle else source.make_connection()
+        if connection.is_connected:
+            return connection
         try:
             await connection.connect()
         except BaseException:
@@ -288,9 +288,12 @@ def answered(reply: Any, call: Call) -> Any:
     return reply
 
 
-async def _reply(connection: AbstractConnection) -> Any:
-    """Read a reply as bytes, whatever the client decodes; an error reply is returned, so that those behind it are read too."""
-    try:
-        return await connection.read_response(disable_decoding=True)
-    except ResponseError as error:
-        return error
+async def _replies(connection: AbstractConnection, many: int) -> list[Any]:
+    """Read replies as bytes, whatever the client decodes; an error reply is returned, so that those behind it are read too."""
+    replies: list[Any] = []
+    for _ in range(many):
+        try:
+            replies.append(await connection.read_response(disable_decoding=True))
+        except ResponseError as error:
+            replies.append(error)
+    return replies

@@ -55,6 +55,6 @@ class Script:
         return replies
 
 
-WRITE = Script("head", "index", "expiry", "write")
+WRITE = Script("append", "head", "index", "expiry", "write")
 READ = Script("read")
 SCAN = Script("head", "index", "scan")
