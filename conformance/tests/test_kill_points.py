@@ -56,8 +56,6 @@ def test_calls_that_read_or_stay_in_the_process_are_not_counted() -> None:
 async def storms(fault: Fault, directory: Path, *kills: tuple[int, int] | None) -> list[tuple[int, Any]]:
     """Return what a writer acknowledged and how many points it passed, killed at each of these points at a fresh place."""
     urls = [fault.url(Place(f"p{number}", directory / str(number))) for number in range(len(kills) + 1)]
-    for number in range(len(urls)):
-        (directory / str(number)).mkdir()
     worker = await Worker.start(urls[0])
     _, said = await worker.storm(urls[0], "append", by_time=True)
     await worker.call("import", modules=said["modules"])

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,6 +221,20 @@ def test_each_law_has_a_loop_and_a_place_of_its_own() -> None:
     assert [trial(law).outcome, trial(law).outcome] == [Outcome.PASSED] * 2
     assert seen[0][0] is not seen[1][0]
     assert seen[0][1] != seen[1][1]
+
+
+def test_a_place_has_its_directory_from_when_it_is_asked_for_until_the_law_is_over() -> None:
+    places: list[Place] = []
+
+    async def law(bench: Bench) -> None:
+        places.extend((bench.place, bench.another_place()))
+        assert not any(place.path.exists() for place in places)
+        (places[0].directory / "data").write_text("kept")
+        assert replace(places[0], namespace="other").directory == places[0].directory
+        assert [place.path.exists() for place in places] == [True, False]
+
+    assert trial(law).outcome is Outcome.PASSED
+    assert not any(place.path.exists() for place in places)
 
 
 def test_of_drawn_cases_the_smallest_that_fails_is_told_each_time() -> None:

@@ -36,7 +36,6 @@ async def storms(directory: Path, *storms: dict[str, Any], fault: Fault = LINES)
     try:
         for number, how in enumerate(storms):
             place = Place(f"p{number}", directory / str(number))
-            place.directory.mkdir()
             told.append(await worker.storm(fault.url(place), "append", directory=str(place.directory), **how))
     finally:
         await worker.kill()
@@ -98,9 +97,7 @@ def test_a_store_that_writes_no_file_has_nothing_to_cut() -> None:
 
 def test_files_that_the_kit_cannot_find_leave_the_law_unrun(tmp_path: Path) -> None:
     def elsewhere(place: Place) -> str:
-        folder = tmp_path / place.name
-        folder.mkdir(exist_ok=True)
-        return RIGHT_ON_DISK.url(replace(place, directory=folder))
+        return RIGHT_ON_DISK.url(replace(place, path=tmp_path / place.name))
 
     verdict = run_law(replace(RIGHT_ON_DISK.target(), url=elsewhere), LAW)
     assert (verdict.outcome, "{dir}" in verdict.message) == (Outcome.NOT_RUN, True)

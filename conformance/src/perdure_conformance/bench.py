@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import secrets
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.effort import Effort
 from perdure_conformance.laws.tapped import all_journals
 from perdure_conformance.manual_clock import ManualClock
+from perdure_conformance.places import Places
 from perdure_conformance.processes import Worker
 from perdure_conformance.recording import CallLog, record
 from perdure_conformance.target import Place, Target
@@ -21,9 +19,6 @@ from perdure_conformance.target import Place, Target
 if TYPE_CHECKING:
     from perdure.contracts.capabilities import Capabilities
     from perdure_conformance.parts import Stores
-
-_numbers = itertools.count()
-_RUN = secrets.token_hex(4)
 
 
 class Bench:
@@ -40,12 +35,12 @@ class Bench:
 
     store: Stores
 
-    def __init__(self, target: Target, directory: Path, effort: Effort | None = None) -> None:
+    def __init__(self, target: Target, places: Places, effort: Effort | None = None) -> None:
         """Choose a fresh place."""
         self.target = target
         self.effort = Effort() if effort is None else effort
         self.clock = ManualClock()
-        self._directory = directory
+        self._places = places
         self._open: list[Stores] = []
         self._workers: list[Worker] = []
         self._opened = 0
@@ -56,10 +51,7 @@ class Bench:
 
     def another_place(self) -> Place:
         """Return a place that nothing was ever opened at."""
-        name = f"p{_RUN}n{next(_numbers)}"
-        directory = self._directory / name
-        directory.mkdir()
-        return Place(name, directory)
+        return self._places.fresh()
 
     async def start(self) -> None:
         """Open the store at the place."""

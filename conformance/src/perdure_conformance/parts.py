@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from perdure import AgentStore
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
+from perdure_conformance.checks import holds
 
 if TYPE_CHECKING:
     from perdure.contracts.records import Page, Record
@@ -71,15 +72,21 @@ class Part(ABC):
         """Return the store of this part."""
         return getattr(stores, self.name)
 
+    async def pages(self, stores: Stores, **options: Any) -> AsyncIterator[Page[Any]]:
+        """Go through the pages of the listing; one that leads back to where it was has no end, and is an error."""
+        cursors: set[str] = set()
+        while True:
+            page = await self.page(stores, **options)
+            yield page
+            if page.cursor is None:
+                return
+            holds(page.cursor not in cursors, f"a listing of {self.name} goes round: it told a cursor a second time")
+            cursors.add(page.cursor)
+            options["cursor"] = page.cursor
+
     async def ids(self, stores: Stores, **options: Any) -> list[str]:
         """Return all keys that the listing gives, page by page."""
-        found: list[str] = []
-        page = await self.page(stores, **options)
-        while True:
-            found.extend(self.id_of(item) for item in page.items)
-            if page.cursor is None:
-                return found
-            page = await self.page(stores, **options | {"cursor": page.cursor})
+        return [self.id_of(item) async for page in self.pages(stores, **options) for item in page.items]
 
 
 class WritablePart(Part):

@@ -34,9 +34,7 @@ class Bench:
     def another_place(self) -> Place:
         """Return a place that nothing was ever opened at."""
         name = f"{self._name}n{next(self._numbers)}"
-        directory = self._directory / name
-        directory.mkdir()
-        return Place(name, directory, clock=self.clock)
+        return Place(name, self._directory / name, clock=self.clock)
 
     async def start(self) -> None:
         """Open the store at the place."""

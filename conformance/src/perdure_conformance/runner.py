@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import tempfile
 import threading
 import time
 import traceback
@@ -19,6 +18,7 @@ from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.effort import Effort
 from perdure_conformance.laws.register import Law, LawFunction, all_laws
+from perdure_conformance.places import Places
 from perdure_conformance.recording import CallLog, RecordedCall, printable
 from perdure_conformance.target import Target
 
@@ -133,8 +133,8 @@ def run_law(
     """
     began = time.perf_counter()
     told: list[tuple[Outcome, str]] = []
-    with tempfile.TemporaryDirectory(prefix="perdure-laws-", ignore_cleanup_errors=True) as directory:
-        trial = _Trial(target, law, Path(directory), seed, examples or law.examples, Effort(points))
+    with Places() as places:
+        trial = _Trial(target, law, places, seed, examples or law.examples, Effort(points))
         thread = threading.Thread(target=lambda: told.append(trial.run()), name=f"law {law.id}", daemon=True)
         thread.start()
         patience = trial.patience
@@ -155,7 +155,7 @@ class _Trial:
 
     target: Target
     law: Law
-    directory: Path
+    places: Places
     seed: int | None
     examples: int
     effort: Effort
@@ -197,7 +197,7 @@ class _Trial:
         return Outcome.PASSED, ""
 
     async def _with_bench(self, function: LawFunction, *case: Any) -> None:
-        self.bench = bench = Bench(self.target, self.directory, self.effort)
+        self.bench = bench = Bench(self.target, self.places, self.effort)
         self.case, self.calls = case, None
         try:
             await self._in_time(bench, function, case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
@@ -15,23 +16,32 @@ if TYPE_CHECKING:
     from perdure_conformance.parts import Stores
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """Where a law keeps its data.
 
     Attributes:
         name: A name that no other place has, of lower-case letters and digits.
-        directory: A directory of the place's own, removed when the law is over.
+        path: Where `directory` is, once somebody has asked for it.
         namespace: The tenant.
         max_record: The limit of one record in bytes, or `None` for the store's own.
         clock: The clock that a store at the place must go by.
     """
 
     name: str
-    directory: Path
+    path: Path
     namespace: str = "default"
     max_record: int | None = None
     clock: Clock = SYSTEM_CLOCK
+
+    @cached_property
+    def directory(self) -> Path:
+        """A directory of the place's own, made when it is first asked for, and removed when the law is over."""
+        if (
+            not self.path.exists()
+        ):  # another process has it from whoever started it, and may be killed at what it changes
+            self.path.mkdir(exist_ok=True)
+        return self.path
 
 
 Opener: TypeAlias = "Callable[[Place, Clock], Awaitable[Stores]]"
@@ -119,7 +129,8 @@ def located(url: str, place: Place) -> str:
         options.append(f"namespace={namespace}")
     if place.max_record is not None:
         options.append(f"max_record={place.max_record}")
-    located = url.replace("{dir}", quote(str(place.directory))).replace("{place}", place.name)
+    located = url.replace("{dir}", quote(str(place.directory))) if "{dir}" in url else url
+    located = located.replace("{place}", place.name)
     return located + ("&" if "?" in located else "?") + "&".join(options) if options else located
 
 

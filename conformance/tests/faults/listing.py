@@ -140,6 +140,13 @@ class AppendReadsAll(JournalSessions):
         return await super()._append(session_id, records, **options)
 
 
+class PagesGoRound(Around):
+    """Every page is the first one."""
+
+    async def scan(self, part: Part, **options: Any) -> Sequence[JournalInfo]:
+        return await super().scan(part, **(options | {"after": None}))
+
+
 class CursorEndsLate(JournalSessions):
     """The last page has a cursor too, and an empty page comes behind it."""
 
@@ -211,6 +218,13 @@ async def pages(scene: Scene) -> Any:
         await scene.store.sessions.delete(page.items[0].session_id)
 
 
+async def second_page(scene: Scene) -> Any:
+    for name in "abc":
+        await scene.append(1, to=name)
+    first = await scene.store.sessions.list(limit=2)
+    return await scene.ids(cursor=first.cursor, limit=2)
+
+
 class Moved:
     """Counts the bytes that a store moves."""
 
@@ -265,6 +279,7 @@ FAULTS = (
     of(ListsTheNewestFirst, mixed, "approvals-oldest-first"),
     of(ListsDecidedAsPending, mixed, "approvals-filters-are-exact"),
     of(ForgetsTheHeadOfMany, mixed, "sessions-listing-shows-the-head"),
+    of(PagesGoRound, second_page, "sessions-pages-give-each-key-once", "sessions-pages-hold-under-writes"),
     of_sessions(PagesByOffset, pages, "sessions-pages-hold-under-writes"),
     of_sessions(CursorEndsLate, pages, "sessions-end-has-no-cursor"),
     of_sessions(ListsBodies, moved, "sessions-listing-moves-no-bodies", "sessions-page-costs-its-limit"),

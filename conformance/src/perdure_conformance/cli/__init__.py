@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 from importlib import import_module
@@ -32,7 +31,6 @@ def main() -> None:
 
     prepare()
     command = application()
-    gc.freeze()  # what is imported stays, and need not be looked through again and again
     try:
         command()
     except SystemExit as end:

@@ -9,6 +9,7 @@ import typer
 
 from perdure_conformance.checking import Check, Plan
 from perdure_conformance.cli.output import Progress, refuse, show
+from perdure_conformance.cli.surroundings import spare_the_collector
 from perdure_conformance.known_failures import KnownFailure, KnownFailuresError, read_known_failures
 from perdure_conformance.laws.register import all_laws
 from perdure_conformance.profiles import PROFILES, Profile
@@ -56,6 +57,7 @@ def command(
         only=_chosen(only),
         known=_known(known_failures),
     )
+    spare_the_collector(plan.laws())
     with Progress(quiet=quiet) as progress:
         report = Check(plan, progress.heard).run()
     show(report_text(report, every_law=verbose))

@@ -14,6 +14,7 @@ import typer
 
 from perdure.contracts.store import describe
 from perdure_conformance.cli.output import Progress, refuse, show
+from perdure_conformance.cli.surroundings import spare_the_collector
 from perdure_conformance.grading import Clean, Grading, Planted
 from perdure_conformance.laws.register import all_laws
 from perdure_conformance.profiles import PROFILES, Profile
@@ -54,6 +55,7 @@ def command(
     # Planted stores break the tasks that use them; what asyncio says of those is no part of the grade.
     logging.getLogger("asyncio").addHandler(logging.NullHandler())
     chosen = _chosen(_planted(faults), only)
+    spare_the_collector(all_laws())
     with Progress(quiet=quiet) as progress:
         grading = Grading(
             planted=chosen,

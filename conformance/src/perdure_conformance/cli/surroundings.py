@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
 import tempfile
-from importlib import metadata
+from collections.abc import Iterable
+from importlib import import_module, metadata
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from perdure.observers.plugins import GROUP, SWITCHED_OFF
+from perdure_conformance.laws.register import Law
 
 CACHE = "HYPOTHESIS_STORAGE_DIRECTORY"
 """The environment variable with the folder in which Hypothesis keeps what it knows of Python; examples are not kept at all."""
+
+YOUNG = 5_000
+"""How many objects more there are before the collector looks: laws leave few that only it can remove."""
 
 
 def prepare() -> None:
@@ -24,6 +30,18 @@ def prepare() -> None:
     os.environ.setdefault(SWITCHED_OFF, ",".join(entry.name for entry in metadata.entry_points(group=GROUP)))
     os.environ.setdefault(CACHE, str(Path(_caches(), "perdure-conformance")))
     signal.signal(signal.SIGTERM, _end)
+
+
+def spare_the_collector(laws: Iterable[Law]) -> None:
+    """Have the collector of garbage look not so often, and not through what is imported: that stays.
+
+    Args:
+        laws: What is to be tried.
+    """
+    if any(law.cases is not None for law in laws):
+        import_module("hypothesis")  # they need it, and it has everything collected for each of them
+    gc.freeze()
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
 
 
 def _caches() -> str:

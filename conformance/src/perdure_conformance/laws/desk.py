@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure import Agent, Message, Session, Tool, ToolCall, ToolContext, TurnResult, tool
@@ -33,6 +33,20 @@ CALLS = (
 EDITED = {"to": "ann the second"}
 EXPECTED = {"look": "looked", "note": "noted", "pay-ann": "paid ann the second"}
 """What the results of the calls hold; Bob's is rejected."""
+
+
+async def _look_at(what: str, context: ToolContext) -> str:
+    raise NotImplementedError("each desk brings its own")
+
+
+async def _pay_to(to: str, context: ToolContext) -> str:
+    raise NotImplementedError("each desk brings its own")
+
+
+# Made once: a schema costs more than a whole turn.
+_LOOK = tool(name="look", idempotent=True)(_look_at)
+_NOTE = tool(name="note", in_doubt="rerun")(_look_at)
+_PAY = tool(name="pay", needs_approval=True, in_doubt="rerun")(_pay_to)
 
 
 @dataclass
@@ -127,19 +141,16 @@ class Desk:
         return ModelResponse(text=f"did {given}")
 
     def _tools(self) -> list[Tool]:
-        @tool(idempotent=True)
         async def look(what: str, context: ToolContext) -> str:
             return await self._act("look", f"looked {what}", context)
 
-        @tool(in_doubt="rerun")
         async def note(what: str, context: ToolContext) -> str:
             return await self._act("note", f"noted {what}", context)
 
-        @tool(needs_approval=True, in_doubt="rerun")
         async def pay(to: str, context: ToolContext) -> str:
             return await self._act(f"pay {to}", f"paid {to}", context)
 
-        return [look, note, pay]
+        return [replace(_LOOK, function=look), replace(_NOTE, function=note), replace(_PAY, function=pay)]
 
     async def _act(self, what: str, answer: str, context: ToolContext) -> str:
         if self.hold is not None:

@@ -86,6 +86,10 @@ async def recent_pages_give_each_key_once(bench: Bench, part: WritablePart) -> N
         listed = await part.ids(bench.store, order="recent", limit=limit)
         equal(listed[:1], ["newest"], f"what comes first in order recent, in pages of {limit}")
         equal(sorted(listed[1:]), sorted(names), f"the keys of one instant, in pages of {limit}, sorted")
+    bench.clock.advance(timedelta(seconds=-1))
+    await part.make(bench.store, "late")
+    listed = await part.ids(bench.store, order="recent", limit=1)
+    equal(sorted(listed), sorted([*names, "late", "newest"]), "the keys when the clock went back, page by page, sorted")
 
 
 @law("checkpoints-page-shows-one-instant", parts=[CHECKPOINTS], promise=12, methods=["checkpoints.list"])

@@ -172,13 +172,11 @@ async def pages_hold_under_writes(bench: Bench, part: Part) -> None:
         keys = await fill(bench, part, names)
         options: dict[str, Any] = {"limit": 4} if order is None else {"limit": 4, "order": order}
         before = {key for key in await part.ids(bench.store) if key not in keys}
-        found, gone, page = [], set[str](), await part.page(bench.store, **options)
-        while True:
+        found, gone = list[str](), set[str]()
+        async for page in part.pages(bench.store, **options):
             found += [part.id_of(item) for item in page.items]
-            if page.cursor is None:
-                break
-            gone |= await disturb(bench, part, keys, found, turn)
-            page = await part.page(bench.store, **options, cursor=page.cursor)
+            if page.cursor is not None:
+                gone |= await disturb(bench, part, keys, found, turn)
         stayed = [key for key in keys if key not in gone]
         equal([key for key in found if key in stayed], stayed, f"keys that stayed, in order {order or 'created'}")
         equal(sorted(key for key in found if key in before), sorted(before), "older keys that stayed")
