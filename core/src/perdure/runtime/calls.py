@@ -21,7 +21,7 @@ from perdure.errors import (
 )
 from perdure.events import ToolStarted
 from perdure.ownership.leases import OwnershipLostError
-from perdure.ownership.uninterrupted import ended
+from perdure.ownership.uninterrupted import Work, apart, foreign
 from perdure.place import enter_call
 from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, unknown
 from perdure.runtime.messages import stamp
@@ -173,7 +173,7 @@ class Calls:
 
     async def _probe(self, call: CallState, tool: Tool) -> list[Record]:
         try:
-            outcome = await tool.find_out(tool.check(call.arguments), self._context(call, call.attempts))
+            outcome = await foreign(tool.find_out(tool.check(call.arguments), self._context(call, call.attempts)))
         except Exception:  # noqa: BLE001  # reason: what a probe raises leaves the call in doubt, and is logged
             _log.exception("a probe failed", extra={"perdure": {"run_id": self.state.run_id, "tool": call.call.name}})
             return []
@@ -296,15 +296,24 @@ class Calls:
         for start in starts:
             if start.tool.idempotent:  # of the others, the entry has told
                 self._tell_start(start)
-        tasks = [asyncio.create_task(self._run_one(start)) for start in starts]
+        if len(starts) == 1:
+            await apart(self._run_one(starts[0]))
+            if cancelled_from_outside():
+                raise asyncio.CancelledError  # which the tool has kept to itself
+        else:
+            await self._run_together(starts)
+
+    async def _run_together(self, starts: Sequence[Start]) -> None:
+        works = [Work(self._run_one(start)) for start in starts]
+        tasks = [work.task for work in works]
         try:
             await _ended_or_lost(tasks)
         finally:
-            running = [task for task in tasks if not task.done()]
-            for task in running:
-                task.cancel()
+            running = [work for work in works if not work.task.done()]
+            for work in running:
+                work.interrupt()
             if running:
-                await asyncio.gather(*running, return_exceptions=True)
+                await asyncio.gather(*(work.task for work in running), return_exceptions=True)
             # Looked at in any case: what a task has raised and nobody has looked at is logged.
             failures = [failed for task in tasks if (failed := _failure_of(task)) is not None]
         lost = [failed for failed in failures if isinstance(failed, OwnershipLostError)]
@@ -352,7 +361,7 @@ class Calls:
     async def _call_once(self, start: Start, attempt: int) -> str:
         # Made anew for each further attempt: the function may change what it is given.
         values = start.values if attempt == start.attempt else start.tool.check(start.arguments)
-        return await start.tool.call(values, self._context(start.call, attempt))
+        return await foreign(start.tool.call(values, self._context(start.call, attempt)))
 
     def _context(self, call: CallState, attempt: int) -> ToolContext:
         session_id = self.journal.head.session_id
@@ -376,9 +385,6 @@ class Calls:
 
 async def _ended_or_lost(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Wait until all have ended, or one has found that the journal is another's."""
-    if len(tasks) == 1:
-        await ended(tasks[0])
-        return
     pending = set(tasks)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)

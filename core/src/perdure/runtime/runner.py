@@ -20,7 +20,7 @@ from perdure.errors import (
 from perdure.events import RunDone, RunFailed, RunResumed, RunStarted
 from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
-from perdure.ownership.uninterrupted import ended, uninterrupted
+from perdure.ownership.uninterrupted import Work, ended, uninterrupted
 from perdure.place import running
 from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
@@ -83,7 +83,7 @@ class Runner:
         self._take(journal, Teller(dialogue.channel, state, sink, resumed=resumed > 0))
         self._opening = (resumed, agent_changed)
         self._turn: Turn | None = None
-        self._work: asyncio.Task[str] | None = None
+        self._work: Work[str] | None = None
         self._begun = False
         self.joining = Joining(self)
         self._ended = asyncio.Event()
@@ -180,7 +180,7 @@ class Runner:
         """Stop the turn and drop it; one that is being saved is saved."""
         if not self._committing and self._work is not None:
             self._aborted = True
-            self._work.cancel()
+            self._work.interrupt()
         await self._ended.wait()
 
     @property
@@ -202,15 +202,14 @@ class Runner:
         if self._is_aborted():
             return await self._drop()
         self._begun = False
-        self._work = work = asyncio.create_task(self._advance())
+        self._work = work = Work(self._advance())
         try:
             async with self.journal.heartbeat(self._on_lost):
-                return await work
+                return await work.result()
         except OwnershipLostError:
             return await self._after_loss()
         except asyncio.CancelledError:
-            work.cancel()
-            await uninterrupted(self._stopped(work, cancelled=_caller_is_cancelled()))
+            await uninterrupted(self._stopped(work.task, cancelled=_caller_is_cancelled()))
             if _caller_is_cancelled():
                 raise
             if self._lost:
@@ -231,7 +230,7 @@ class Runner:
     def _on_lost(self) -> None:
         self._lost = True
         if self._work is not None:
-            self._work.cancel()
+            self._work.interrupt()
 
     async def _advance(self) -> str:
         """Go on with the turn; whatever stops it gives the journal up in the same append that says why."""

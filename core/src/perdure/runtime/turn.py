@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from perdure.contracts.records import decode_object
 from perdure.events import TextStreamed
 from perdure.models import ModelError, ModelRequest
+from perdure.ownership.uninterrupted import foreign
 from perdure.runtime.answers import misfit
 from perdure.runtime.asking import ask
 from perdure.runtime.calls import Calls, cancelled_from_outside
@@ -68,8 +69,8 @@ class Turn:
         self.history = JoinedMessages(history)
         self.calls = Calls(agent, store, journal, teller)
         self._limits = [(limit, before) for limit, before in limits if limit != _NONE]
-        self._asking: asyncio.Task[ModelResponse] | None = None
-        self._heard = False
+        self._asking: asyncio.Task[object] | None = None
+        self._heard = self._steered = False
 
     async def advance(self) -> str:
         """Go on until the turn ends or waits.
@@ -78,6 +79,7 @@ class Turn:
             How it ended; `awaiting-approval` if it waits, with the undecided approvals in `calls.waiting_for`.
         """
         while True:
+            await asyncio.sleep(0)  # a step that waits for nothing, in memory, lets others go on all the same
             step = self.state.steps[-1] if self.state.steps else None
             if step is not None:
                 if not await self.calls.finish(step):
@@ -90,7 +92,8 @@ class Turn:
 
     def steer(self) -> None:
         """Have an input that was accepted just now be heard: a request that has brought nothing yet is made again."""
-        if self._asking is not None and not self._heard:
+        if self._asking is not None and not self._heard and not self._steered:
+            self._steered = True
             self._asking.cancel()
 
     def _limit_met(self) -> str | None:
@@ -122,12 +125,10 @@ class Turn:
                 tools=[tool.schema for tool in self.agent.tools.values()],
                 instructions=self.agent.instructions,
             )
-            self._heard = False
-            self._asking = asyncio.create_task(ask(self.agent.model, request, self.store.clock, self._on_delta))
             timeout = asyncio.timeout(self._seconds_left())
             try:
                 async with timeout:
-                    response = await self._asking
+                    response = await self._response(request)
             except TimeoutError:
                 if timeout.expired():
                     return LIMIT
@@ -135,13 +136,22 @@ class Turn:
             except asyncio.CancelledError as error:
                 if cancelled_from_outside():
                     raise
-                if len(self.state.inputs) == inputs:
+                if not self._steered:
                     raise ModelError(f"the model {self.agent.model.name} cancelled itself") from error
-                continue  # steered: the request is made again, with the new input
-            finally:
-                self._asking = None
+                continue  # the request is made again, with the new input
             await self.calls.write(self._response_entries(response, inputs))
             return None
+
+    async def _response(self, request: ModelRequest) -> ModelResponse:
+        """Ask the model; the cancellation by which it shall hear of an input first is none of the task."""
+        self._heard = self._steered = False
+        self._asking = task = asyncio.current_task()
+        try:
+            return await foreign(ask(self.agent.model, request, self.store.clock, self._on_delta))
+        finally:
+            self._asking = None
+            if self._steered and task is not None:
+                task.uncancel()
 
     def _on_delta(self, delta: TextDelta) -> None:
         self._heard = True
