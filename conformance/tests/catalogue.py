@@ -186,6 +186,7 @@ CATALOGUE: tuple[Entry, ...] = (
         what is filtered out counts for the limit | sessions-conditions-go-together checkpoints-conditions-go-together | LimitsBeforeItFilters
         before goes by the creation in one order | sessions-conditions-go-together checkpoints-conditions-go-together | BeforeGoesByTheOrder
         keys of one instant lost between recent pages | sessions-recent-pages-give-each-key-once checkpoints-recent-pages-give-each-key-once | TiesGoUpwards
+        pages go round | sessions-pages-give-each-key-once sessions-pages-hold-under-writes | PagesGoRound
         a page of two moments | checkpoints-page-shows-one-instant | ReadsHeadsLater
         a page of a thousand is taken for the last | sessions-no-cap-on-a-page | CapsPages
         instants compared as texts | sessions-order-goes-by-microseconds checkpoints-order-goes-by-microseconds approvals-order-goes-by-microseconds | InstantsAsText
