@@ -20,7 +20,7 @@ from perdure.contracts.checkpoints import (
 from perdure.contracts.findings import Finding
 from perdure.contracts.hookspecs import hookimpl
 from perdure.contracts.ids import conversation_of, safe_id
-from perdure.contracts.records import Page, Record
+from perdure.contracts.records import DecodableItems, Page, Record
 from perdure.contracts.resources import Resource, Resources
 from perdure.contracts.sessions import SessionAppend, SessionInfo, SessionStore, StoredTranscript, Transcript
 from perdure.contracts.store import describe
@@ -97,6 +97,7 @@ __all__ = [
     "CheckpointStore",
     "Clock",
     "Decision",
+    "DecodableItems",
     "Delete",
     "Finding",
     "Head",

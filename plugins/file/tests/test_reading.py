@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.backend import Head, SchemaVersionError, VersionConflictError, journal_stores
+from perdure.backend import Head, SchemaVersionError, StoreCorruptedError, VersionConflictError, codec, journal_stores
 from perdure_file.disk import Disk
+from perdure_file.items import Items
 from perdure_file.journal import FileJournal
-from perdure_file.lines import _sealed, is_torn, read_batch, read_commit, write_batch
+from perdure_file.lines import _sealed, check_writes, is_torn, read_commit, read_items, write_batch
 
 pytestmark = pytest.mark.anyio
 
@@ -102,6 +103,51 @@ async def test_every_window_is_the_same_as_of_a_list(root: Path, op: Any, size: 
     await journal.close()
 
 
+async def test_items_decode_to_what_their_bytes_are(journal: FileJournal, op: Any) -> None:
+    """Where one of them cannot be decoded together with others, it stays bytes, and so do those that are read with it."""
+    plain = [b'{"n":%d,"x":[1.0,"\xc3\xa9"],"item":{"commit":1}}' % number for number in range(3)]
+    odd = [b'{"half":"\\ud800"}', b'{"n":123456789012345678901234567890}', b"[1]", b"null", b"{}", b"\x00 no JSON"]
+
+    def value(item: Any) -> Any:
+        return codec.decode(item) if isinstance(item, bytes) and item != odd[-1] else item
+
+    for number, items in enumerate([plain, *([*plain, item, *plain] for item in odd)]):
+        for item in items:
+            await journal.write([op.append(f"s{number}", item)])
+        for start, stop in ((0, 7), (1, 3), (2, 7)):
+            expected = items[start:stop]
+            found = (await op.read(journal, f"s{number}", after=start, limit=stop - start)).items
+            assert len(found) == len(expected)
+            for _ in range(2):
+                assert [value(one) for one in found.decoded()] == [value(one) for one in expected]
+            assert found == expected
+            assert found != items[:-1]
+            assert (found[0], found[-1:], list(found.decoded())) == (expected[0], expected[-1:], expected)
+            assert found == (await op.read(journal, f"s{number}", after=start, limit=len(found))).items
+    assert all(type(one) is dict for one in (await op.read(journal, "s0")).items.decoded())
+
+
+@pytest.mark.parametrize("claimed", [0, 1, 3])
+async def test_a_commit_that_counts_other_items_than_are_there_is_damage(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path], claimed: int
+) -> None:
+    await journal.write([op.append("s", b"{}", b"{}")])
+    path = file_of("s")
+    *lines, last = path.read_bytes().splitlines(keepends=True)
+    commit = json.loads(last)["commit"] | {"items": claimed, "count": claimed + 1}
+    path.write_bytes(b"".join(lines) + _sealed(b'{"commit":' + json.dumps(commit).encode()))
+    with pytest.raises(StoreCorruptedError):
+        list((await op.read(journal, "s")).items)
+    commit["count"] = claimed
+    path.write_bytes(b"".join(lines) + _sealed(b'{"commit":' + json.dumps(commit).encode()))
+    if claimed:
+        for look in (list, Items.decoded):
+            with pytest.raises(StoreCorruptedError, match="number of its items"):
+                list(look((await op.read(journal, "s")).items))
+    else:
+        assert (await op.read(journal, "s")).items == []
+
+
 async def test_a_large_head_and_large_items_are_found_from_the_end(journal: FileJournal, op: Any) -> None:
     state, record = b'{"s":"%s"}' % (b"s" * 3_000_000), b'{"r":"%s"}' % (b"r" * 3_000_000)
     await journal.write([op.append("s", record, record, data=state)])
@@ -146,10 +192,9 @@ def test_any_bytes_and_any_head_come_back_and_every_line_is_json(items: list[byt
         "updated_at": AT,
     }
     data, _ = write_batch(items, head=head, **about)
-    *lines, last = data.splitlines(keepends=True) if b"\r" not in data else [x + b"\n" for x in data.split(b"\n")[:-1]]
-    commit = read_commit(last)
-    batch = b"".join(lines)
-    assert read_batch(bytearray(b"?" + batch + b"?"), 1, 1 + len(batch), commit, 100) == items
+    commit = read_commit(data.split(b"\n")[-2] + b"\n")
+    assert check_writes(b"?\n" + data, 98, 3 + len(items), 0) == (2, 3, 4)
+    assert read_items(b"?\n" + data, 2) == items
     assert commit.head == Head(head.group, head.status, head.data or b"")
     assert (commit.version, commit.count, commit.created_at) == (2**70, 3 + len(items), AT)
     assert all(len(json.loads(line)) in (1, 2) for line in data.decode("utf-8", "replace").split("\n")[:-1])

@@ -175,7 +175,7 @@ class CheckpointStore(Store):
         stored = await self._reading("load", key, self._load, key)
         if stored is None:
             return None
-        info, items = self._info(stored), [*stored.entries]
+        info, items = self._info(stored), check.taken(stored.entries)
         del stored  # nobody else may have the bytes by now, so they go while they are decoded
         entries = check.take_records(items, f"turn journal {key}: entries")
         return Checkpoint(info.key, info.version, entries, info.head, info.created_at, info.updated_at)

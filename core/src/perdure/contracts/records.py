@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -16,7 +18,7 @@ from perdure.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
 T = TypeVar("T")
 Record: TypeAlias = dict[str, Any]
@@ -50,6 +52,19 @@ class Page(Generic[T]):
     cursor: str | None = None
 
 
+class DecodableItems(Sequence[bytes]):
+    """Encoded items that a backend decodes faster together than one by one; its items may be such a sequence."""
+
+    @abstractmethod
+    def decoded(self) -> Iterator[Record | bytes]:
+        """Decode the items in their order.
+
+        Returns:
+            For each item the object that it is, new at each call; its bytes where it is none, or is to be decoded by
+            itself. Bytes are let go once they are decoded, if nobody has this object any more.
+        """
+
+
 def encode_records(records: object, name: str, max_record: int) -> tuple[bytes, ...]:
     """Take the snapshot of a list of records, or raise with the place of the first offender."""
     if not isinstance(records, (list, tuple)):
@@ -73,8 +88,17 @@ def decode_records(items: Sequence[bytes], where: str, start: int = 0) -> tuple[
     return take_records([*items], where, start)
 
 
-def take_records(items: list[bytes], where: str, start: int = 0) -> tuple[Record, ...]:
+def taken(items: Sequence[bytes]) -> list[bytes] | Iterator[Record | bytes]:
+    """Return items as `take_records` takes them."""
+    return items.decoded() if isinstance(items, DecodableItems) else [*items]
+
+
+def take_records(items: list[bytes] | Iterator[Record | bytes], where: str, start: int = 0) -> tuple[Record, ...]:
     """Decode stored records, and take each off the list, so that bytes and what they become are not in memory together."""
+    if not isinstance(items, list):
+        return tuple(
+            [decode_object(one, (where, at)) if isinstance(one, bytes) else one for at, one in enumerate(items, start)]
+        )
     items.reverse()
     records: list[Record] = []
     while items:

@@ -428,7 +428,7 @@ class SessionStore(Store):
         stored = await self._reading("load", session_id, self._load, session_id, after=after, limit=limit, last=last)
         if stored is None:
             return None
-        info, rewritten, start, items = self._info(stored), stored.rewritten, stored.start, [*stored.records]
+        info, rewritten, start, items = self._info(stored), stored.rewritten, stored.start, check.taken(stored.records)
         del stored  # nobody else may have the bytes by now, so they go while they are decoded
         return Transcript(
             session_id=info.session_id,

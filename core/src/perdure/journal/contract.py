@@ -116,7 +116,7 @@ class JournalSnapshot(JournalInfo):
     """A key's head and the items that were asked for.
 
     Attributes:
-        items: The items.
+        items: The items; `DecodableItems` where a backend decodes many together.
         start: The index of the first of them; where there is none, the index it would have.
         rewritten: The version that the last `Replace` made, 0 if there was none.
     """

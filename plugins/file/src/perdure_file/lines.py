@@ -28,15 +28,13 @@ FORMAT = 1
 ITEM, BASE64, COMMIT = b'{"item":', b'{"base64":"', b'{"commit":'
 LONGEST_OPENING = 512
 
-_LARGE = 1 << 16
-"""A batch of so many bytes is not copied to take it apart."""
-
-_LEAD = len(ITEM)
-_SEAL = len(',"check":"01234567"}\n')
+_SEAL = b',"check":"%08x"}\n'
+_SEAL_SIZE = len(_SEAL % 0)
 _BASE64_LINE = re.compile(rb'\{"base64":"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"\}')
 _SEALED = re.compile(rb',"check":"[0-9a-f]{8}"\}\Z')
 _SEALED_AND_MORE = re.compile(rb',"check":"[0-9a-f]{8}"\}.')
 _NOTHING = msgspec.Raw()
+_NOT_AS_WRITTEN = "the line is not as it was written"
 
 
 class BadLineError(Exception):
@@ -89,8 +87,30 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """What a commit line says about the lines before it, which is all that whoever reads items has to know.
+
+    Attributes:
+        count, items, offset, size, crc32: As in `Commit`.
+    """
+
+    count: int
+    items: int
+    offset: int
+    size: int
+    crc32: str
+
+
 class _CommitLine(msgspec.Struct):
     commit: Commit
+
+
+class _StepLine(msgspec.Struct, gc=False):
+    commit: Step
+
+
+class _Line(msgspec.Struct, gc=False):
+    item: Any = None
 
 
 class _Opening(msgspec.Struct):
@@ -102,6 +122,8 @@ class _Opening(msgspec.Struct):
 
 _encode = msgspec.json.Encoder().encode
 _commit_line = msgspec.json.Decoder(_CommitLine)
+_step_line = msgspec.json.Decoder(_StepLine)
+_line = msgspec.json.Decoder(_Line)
 _opening_line = msgspec.json.Decoder(_Opening)
 _any_line = msgspec.json.Decoder(msgspec.Raw)
 
@@ -175,36 +197,84 @@ def read_commit(line: bytes) -> Commit:
         raise BadLineError(f"the commit cannot be read: {error}") from error
 
 
-def read_batch(data: bytearray, start: int, stop: int, commit: Commit, offset: int) -> list[bytes]:
-    """Return the items of a batch, or raise `BadLineError`.
+def read_step(line: bytes) -> Step:
+    """Read the part of a commit line that tells of its items, or raise `BadLineError`."""
+    try:
+        return _step_line.decode(_checked(line)).commit
+    except msgspec.MsgspecError as error:
+        raise BadLineError(f"the commit cannot be read: {error}") from error
+
+
+def check_writes(data: bytes, offset: int, count: int, enough: int) -> tuple[int, int, int]:
+    """Check the writes at the end of a piece of a file, from the last one back.
+
+    A commit says where its write begins; there the commit before it ends.
 
     Args:
-        data: A piece of a file.
-        start: Where the lines of the items begin in it.
-        stop: Where they end.
-        commit: The commit that follows them.
-        offset: Where they begin in the file.
+        data: The piece. It ends with a commit line.
+        offset: Where it begins in the file.
+        count: How many items there are up to its end.
+        enough: Go on while more items than this come before.
+
+    Returns:
+        Where the writes begin that have been checked, how many items come before them, and how many bytes the one before
+        them needs at least.
+
+    Raises:
+        BadLineError: Something is not as it was written.
     """
-    if commit.offset != offset:
-        raise BadLineError(f"the write that begins here belongs at offset {commit.offset}")
-    with memoryview(data)[start:stop] as batch:
-        if crc32(batch) != int(commit.crc32, 16):
+    view, place, missing = memoryview(data), len(data), 0
+    while place and count > enough:
+        newline = data.rfind(b"\n", 0, place - 1)
+        if newline < 0:
+            missing = 2 * place
+            break
+        line = data[newline + 1 : place]
+        if not line.endswith(_SEAL % crc32(line[:-_SEAL_SIZE])):  # as `_checked`, which would be another call
+            raise BadLineError(_NOT_AS_WRITTEN)
+        try:
+            step = _step_line.decode(line).commit
+        except msgspec.MsgspecError as error:
+            raise BadLineError(f"the commit cannot be read: {error}") from error
+        start = step.offset - offset
+        if start < 0:
+            missing = place - start
+            break
+        if not start <= newline + 1 == step.offset + step.size - offset:
+            raise BadLineError(f"the commit belongs at offset {step.offset + step.size}")
+        if crc32(view[start : newline + 1]) != int(step.crc32, 16):
             raise BadLineError("the items are not those that were written")
-        if len(batch) < _LARGE:
-            return [
-                line[_LEAD:-1] if line.startswith(ITEM) else read_item(line) for line in bytes(batch).split(b"\n")[:-1]
-            ]
-        items, first = list[bytes](), start  # copied once, for they may be large
-        while start < stop:
-            end = data.find(b"\n", start, stop)
-            items.append(read_item(batch[start - first : end - first]))
-            start = end + 1
-        return items
+        if step.count != count or not 0 <= step.items <= count:
+            raise BadLineError("the number of its items is not as it was written")
+        place, count = start, count - step.items
+    return place, count, missing
 
 
-def read_item(line: bytes | memoryview) -> bytes:
+def decode_items(lines: memoryview, count: int) -> list[Any] | None:
+    """Decode the items of some lines, all in one call; `None` if not each of so many is a JSON object as msgspec reads it."""
+    try:
+        found = [line.item for line in _line.decode_lines(lines) if type(line.item) is dict]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return found if len(found) == count else None
+
+
+def read_items(data: bytes, start: int) -> list[bytes]:
+    """Return the items of the lines from an offset on, which have been checked. Each is copied once: it may be large."""
+    items: list[bytes] = []
+    while start < len(data):
+        end = data.index(b"\n", start)
+        if data.startswith(ITEM, start):
+            items.append(data[start + len(ITEM) : end - 1])
+        elif data.startswith(BASE64, start):
+            items.append(b64decode(data[start + len(BASE64) : end - 2]))
+        start = end + 1
+    return items
+
+
+def read_item(line: bytes) -> bytes:
     """Return the item of a line that has been checked, without its newline."""
-    return bytes(line[len(ITEM) : -1]) if line[: len(ITEM)] == ITEM else b64decode(line[len(BASE64) : -2])
+    return line[len(ITEM) : -1] if line.startswith(ITEM) else b64decode(line[len(BASE64) : -2])
 
 
 def is_item(line: bytes) -> bool:
@@ -278,11 +348,11 @@ def _text(raw: msgspec.Raw, encoded: str | None) -> str | None:
 
 
 def _sealed(text: bytes) -> bytes:
-    return b'%s,"check":"%08x"}\n' % (text, crc32(text))
+    return text + _SEAL % crc32(text)
 
 
 def _checked(line: bytes) -> bytes:
     """Return a line as it is, if its check is that of what stands before it."""
-    if not line.endswith(b',"check":"%08x"}\n' % crc32(memoryview(line)[:-_SEAL])):
-        raise BadLineError("the line is not as it was written")
+    if not line.endswith(_SEAL % crc32(line[:-_SEAL_SIZE])):
+        raise BadLineError(_NOT_AS_WRITTEN)
     return line

@@ -6,16 +6,19 @@ import os
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
+from perdure_file.items import Items, Piece
 from perdure_file.lines import (
     COMMIT,
     LONGEST_OPENING,
     BadLineError,
     Commit,
     check_opening,
+    check_writes,
     is_torn,
-    read_batch,
     read_commit,
+    read_step,
 )
 from perdure_file.reports import damage
 
@@ -61,6 +64,7 @@ class Log:
         self._part, self._id, self.where = part, id, where
         self.file, self._identity = file, disk.status(file)
         self._last: Tail | None = None
+        self._begin: int | None = None
 
     def check(self) -> None:
         """Look at the first line, so that a newer format is refused untouched; close the file if it is none of ours."""
@@ -103,49 +107,16 @@ class Log:
         """Take note of what was appended and is on the disk."""
         self._last = Tail(commit, end, 0)
 
-    def items(self, tail: Tail, start: int, stop: int) -> list[bytes]:
-        """Read items `start` to `stop`, and with them a batch more at the most."""
-        items: list[bytes] = []
-        if start >= stop:
-            return items
-        count = -1
-        for commit, batch in self.batches(self._before(tail, start), tail.end):
-            before = commit.count - commit.items
-            if len(batch) != commit.items or count not in (-1, before) or before < 0:
-                raise self.damaged(commit.offset, "the number of its items is not as it was written")
-            count = commit.count
-            if count > start:
-                items += batch[max(start - before, 0) : stop - before]
-            if count >= stop:
-                break
-        if len(items) != stop - start:
-            raise self.damaged(tail.commit.offset, "items that its commit counts are not there")
-        return items
-
-    def batches(self, offset: int, end: int) -> Iterator[tuple[Commit, list[bytes]]]:
-        """Read writes one after the other: each commit, with its items. The memory is that of the largest, twice."""
-        place = offset - 1  # the newline before it, so that a commit without items is found like any other
-        data, chunk, looked = bytearray(), NEAR, 0
-        while offset < end:
-            more = self._disk.read(self.file, place + len(data), min(chunk, end - place - len(data)))
-            chunk = min(2 * chunk, CHUNK)
-            if not more:
-                raise self.damaged(offset, "the file was cut while it was read")
-            data += more
-            position = 1
-            while (mark := data.find(_MARK, looked)) >= 0 and (newline := data.find(b"\n", mark + 1)) >= 0:
-                try:
-                    commit = read_commit(bytes(data[mark + 1 : newline + 1]))
-                    items = read_batch(data, position, mark + 1, commit, offset)
-                except BadLineError as error:
-                    raise self.damaged(offset, str(error)) from error
-                yield commit, items
-                offset, position, looked = place + newline + 1, newline + 1, newline
-            if place + len(data) == end and offset < end:
-                raise self.damaged(offset, "a commit is missing")
-            looked = (mark if mark >= 0 else max(len(data) - len(_MARK), looked)) - (position - 1)
-            del data[: position - 1]
-            place = offset - 1
+    def items(self, tail: Tail, start: int, stop: int) -> Items:
+        """Read items `start` to `stop`, and little more at either end."""
+        pieces: list[Piece] = []
+        first = stop
+        if start < stop:
+            end, first = self._reaching(tail, stop)
+            for piece in self._pieces(end, first, start):
+                pieces.insert(0, piece)
+                first -= piece.items
+        return Items(pieces, start - first, stop - start, f"{self.where} ({self._part} {self._id})")
 
     def damaged(self, offset: int, problem: str) -> StoreCorruptedError:
         """Return the error of a damage at an offset."""
@@ -153,14 +124,75 @@ class Log:
         line = 1 + sum(piece.count(b"\n") for piece in pieces)
         return damage(f"{self.where}, line {line}, offset {offset} ({self._part} {self._id})", problem)
 
+    def _pieces(self, end: int, count: int, start: int) -> Iterator[Piece]:
+        """Read and check writes, backwards.
+
+        Args:
+            end: Where the last of them ends.
+            count: How many items there are up to there.
+            start: The index of the first item that is needed. 0: all, and so the writes before it that have no items.
+        """
+        opening = self._opening()
+        enough, missing, chunk = start or -1, 0, NEAR
+        while end > opening and count > enough:
+            offset = max(opening - 1, end - max(missing, chunk))  # never without a newline before the first write
+            data = self._disk.read(self.file, offset, end - offset)
+            try:
+                if len(data) < end - offset:
+                    raise BadLineError("the file was cut while it was read")
+                place, left, missing = check_writes(data, offset, count, enough)
+                if place == len(data) and offset < opening:
+                    raise BadLineError("the first write is not whole")
+            except BadLineError as error:
+                raise self._first_damage(offset, end, str(error)) from error
+            if place < len(data):
+                yield Piece(data, place, count - left)
+                chunk = min(2 * chunk, CHUNK)
+            end, count = offset + place, left
+        if count > start:
+            raise self.damaged(opening, "items that are counted are not there")
+
+    def _first_damage(self, offset: int, end: int, problem: str) -> StoreCorruptedError:
+        """Return the error of the first damage before `end`, or of the one at an offset if none comes before it."""
+        start = place = self._opening()
+        checksum = 0
+        for line in self._lines(place, end):
+            if line.startswith(COMMIT):
+                try:
+                    step = read_step(line)
+                except BadLineError as error:
+                    return self.damaged(start, str(error))
+                if step.offset != start:
+                    return self.damaged(start, f"the write that begins here belongs at offset {step.offset}")
+                if (step.size, int(step.crc32, 16)) != (place - start, checksum):
+                    return self.damaged(start, "the items are not those that were written")
+                start, checksum = place + len(line), 0
+            else:
+                checksum = crc32(line, checksum)
+            place += len(line)
+        return self.damaged(start if start < end else offset, problem)
+
+    def _lines(self, start: int, end: int) -> Iterator[bytes]:
+        """Read lines one after the other, with their newlines."""
+        rest = b""
+        for offset in range(start, end, CHUNK):
+            rest += self._disk.read(self.file, offset, min(CHUNK, end - offset))
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                yield line + b"\n"
+        yield rest
+
     def _opening(self) -> int:
         """Check the first line, and return where it ends."""
+        if self._begin is not None:
+            return self._begin
         line, newline, _ = self._disk.read(self.file, 0, LONGEST_OPENING).partition(b"\n")
         try:
             check_opening(line + newline, self._part, self._id, self.where)
         except BadLineError as error:
             raise self.damaged(0, str(error)) from error
-        return len(line) + 1
+        self._begin = len(line) + 1
+        return self._begin
 
     def _last_commit(self, data: bytes, start: int) -> tuple[Commit, int] | None:
         """Return the last whole commit of a block that begins at `start`, and where it ends."""
@@ -178,36 +210,30 @@ class Log:
         except BadLineError as error:
             raise self.damaged(offset, str(error)) from error
         if commit.offset + commit.size != offset:
-            for _ in self.batches(self._opening(), offset + len(line)):
-                pass  # until the first one that is not where it was written
-            raise self.damaged(offset, f"the commit belongs at offset {commit.offset + commit.size}")
+            problem = f"the commit belongs at offset {commit.offset + commit.size}"
+            raise self._first_damage(offset, offset + len(line), problem)
         return commit
 
-    def _before(self, tail: Tail, index: int) -> int:
-        """Return where a batch begins that has the item, or that comes shortly before the one that has it.
+    def _reaching(self, tail: Tail, stop: int) -> tuple[int, int]:
+        """Return where a commit ends that has counted so many items, or one shortly behind it, and how many it counts.
 
         A search by halves over the bytes: from wherever it looks, the next commit says how many items there are up to
         it. It starts from the end, in leaps, so that the newest items are found as fast in a long file as in a short one.
         """
-        if tail.commit.count - tail.commit.items <= index:
-            return tail.commit.offset
-        low, high, leap = self._opening(), tail.commit.offset, NEAR
-        near_end = True
-        while high - low > NEAR:
+        commit, end = tail.commit, tail.end
+        low, high, leap, near_end = self._opening(), commit.offset, NEAR, True
+        while commit.count - commit.items >= stop and high - low > NEAR:
             middle = max(high - leap, (low + high) // 2) if near_end else (low + high) // 2
             leap *= 4
             found = self._next_commit(middle, high)
             if found is None:
                 high = middle
-                continue
-            commit, end = found
-            if commit.count <= index:
-                low, near_end = end, False
-            elif commit.count - commit.items <= index:
-                return commit.offset
+            elif found[0].count < stop:
+                low, near_end = found[1], False
             else:
+                commit, end = found
                 high = commit.offset
-        return low
+        return end, commit.count
 
     def _next_commit(self, start: int, stop: int) -> tuple[Commit, int] | None:
         """Return the first commit line that begins between two offsets, and where it ends."""
