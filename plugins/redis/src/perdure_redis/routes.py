@@ -18,6 +18,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from perdure.backend import StoreError, StoreUnavailableError
+from perdure_redis.deadlines import Deadline, Deadlines
 from perdure_redis.failures import failure
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Route(ABC):
         self.client: Any = client  # redis-py types its own commands, and this module goes below them
         self.timeout = timeout
         self._free = asyncio.Semaphore(limit)
+        self._deadlines = Deadlines(timeout)
 
     async def send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
         """Send commands to the server of a key, and return a reply for each; one that is an error is not raised.
@@ -122,20 +124,21 @@ class Route(ABC):
         packed = list(map(pack_command, commands))  # type: ignore[arg-type]  # reason: its stub wants one length
         sent = False
         try:
-            async with self._free, asyncio.timeout(self.timeout):
-                connection = await self._acquire(source)
-                try:
-                    if await connection.can_read():  # closed by the server, or with a reply that nobody waits for
+            async with self._free:
+                with Deadline(self._deadlines):
+                    connection = await self._acquire(source)
+                    try:
+                        if await connection.can_read():  # closed by the server, or with a reply that nobody waits for
+                            await connection.disconnect(nowait=True)
+                            await connection.connect()
+                        sent = True
+                        await connection.send_packed_command(packed, check_health=False)
+                        return await _replies(connection, len(commands))
+                    except BaseException:
                         await connection.disconnect(nowait=True)
-                        await connection.connect()
-                    sent = True
-                    await connection.send_packed_command(packed, check_health=False)
-                    return await _replies(connection, len(commands))
-                except BaseException:
-                    await connection.disconnect(nowait=True)
-                    raise
-                finally:
-                    await self._release(source, connection)
+                        raise
+                    finally:
+                        await self._release(source, connection)
         except Exception as error:
             raise failure(error, call, sent=sent) from error
 
