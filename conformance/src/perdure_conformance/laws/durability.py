@@ -12,6 +12,7 @@ from perdure_conformance.checks import broken, equal, holds
 from perdure_conformance.effort import Effort
 from perdure_conformance.laws.checkpoints import FULL
 from perdure_conformance.laws.register import law, law_of_each
+from perdure_conformance.laws.storms import law_of_storm
 from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, PARTS, SESSIONS, Part, WritablePart, request
 from perdure_conformance.processes import Worker, error_of
 from perdure_conformance.storm import KEY, state_after, state_of
@@ -190,66 +191,31 @@ async def usable(bench: Bench, store: Any, kind: str) -> None:
     equal(await part.values(store, KEY), [*before, {"after": "kill"}], f"an append after a killed storm ({kind})")
 
 
-@law(
-    "sessions-append-survives-kill",
-    parts=[SESSIONS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["sessions.append"],
-)
+@law_of_storm("append", "survives-kill")
 async def append_survives_kill(bench: Bench) -> None:
     """After kill -9 every acknowledged batch is there, whole and in order, and the one under way is whole or absent."""
     await survives_kill(bench, "append")
 
 
-@law(
-    "sessions-replace-survives-kill",
-    parts=[SESSIONS],
-    needs=("durable", "replace"),
-    promise=4,
-    timeout=60,
-    methods=["sessions.replace"],
-)
+@law_of_storm("replace", "survives-kill")
 async def replace_survives_kill(bench: Bench) -> None:
     """After kill -9 a replaced session has the content of one replace, never a mixture, never none."""
     await survives_kill(bench, "replace")
 
 
-@law(
-    "sessions-delete-survives-kill",
-    parts=[SESSIONS],
-    needs=("durable", "delete"),
-    promise=4,
-    timeout=60,
-    methods=["sessions.delete"],
-)
+@law_of_storm("delete", "survives-kill")
 async def delete_survives_kill(bench: Bench) -> None:
     """After kill -9 a session that was created and deleted over and over is there whole or not at all."""
     await survives_kill(bench, "delete")
 
 
-@law(
-    "checkpoints-turn-survives-kill",
-    parts=[CHECKPOINTS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["checkpoints.append"],
-)
+@law_of_storm("turn", "survives-kill")
 async def turn_survives_kill(bench: Bench) -> None:
     """After kill -9 head and entries of a turn journal are those of one write."""
     await survives_kill(bench, "turn")
 
 
-@law(
-    "approvals-decision-survives-kill",
-    parts=[APPROVALS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["approvals.decide"],
-)
+@law_of_storm("decide", "survives-kill")
 async def decision_survives_kill(bench: Bench) -> None:
     """After kill -9 every acknowledged request and decision is there."""
     await survives_kill(bench, "decide")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotRunError
 from perdure_conformance.laws.acknowledged import all_there, first_writes
-from perdure_conformance.laws.register import law
-from perdure_conformance.parts import APPROVALS, CHECKPOINTS, SESSIONS
+from perdure_conformance.laws.storms import law_of_storm
 from perdure_conformance.storm import COUNTED
 
 
@@ -30,66 +29,31 @@ async def survives_power_loss(bench: Bench, kind: str) -> None:
         await all_there(bench, place, kind, versions, "that lost its power after")
 
 
-@law(
-    "sessions-append-survives-power-loss",
-    parts=[SESSIONS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["sessions.append"],
-)
+@law_of_storm("append", "survives-power-loss")
 async def append_survives_power_loss(bench: Bench) -> None:
     """Every acknowledged batch is there after the power was lost, and the version goes on."""
     await survives_power_loss(bench, "append")
 
 
-@law(
-    "sessions-replace-survives-power-loss",
-    parts=[SESSIONS],
-    needs=("durable", "replace"),
-    promise=4,
-    timeout=60,
-    methods=["sessions.replace"],
-)
+@law_of_storm("replace", "survives-power-loss")
 async def replace_survives_power_loss(bench: Bench) -> None:
     """A replaced session has its new content, and nothing else, after the power was lost."""
     await survives_power_loss(bench, "replace")
 
 
-@law(
-    "sessions-delete-survives-power-loss",
-    parts=[SESSIONS],
-    needs=("durable", "delete"),
-    promise=4,
-    timeout=60,
-    methods=["sessions.delete"],
-)
+@law_of_storm("delete", "survives-power-loss")
 async def delete_survives_power_loss(bench: Bench) -> None:
     """A deleted session stays deleted after the power was lost, and one that was created again stays."""
     await survives_power_loss(bench, "delete")
 
 
-@law(
-    "checkpoints-turn-survives-power-loss",
-    parts=[CHECKPOINTS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["checkpoints.append"],
-)
+@law_of_storm("turn", "survives-power-loss")
 async def turn_survives_power_loss(bench: Bench) -> None:
     """Head and entries of a turn journal are those of its last acknowledged write after the power was lost."""
     await survives_power_loss(bench, "turn")
 
 
-@law(
-    "approvals-decision-survives-power-loss",
-    parts=[APPROVALS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["approvals.decide"],
-)
+@law_of_storm("decide", "survives-power-loss")
 async def decision_survives_power_loss(bench: Bench) -> None:
     """Every acknowledged request and decision is there after the power was lost."""
     await survives_power_loss(bench, "decide")

@@ -13,7 +13,8 @@ from perdure_conformance.checks import NotRunError, broken, equal
 from perdure_conformance.laws.acknowledged import all_there, first_writes
 from perdure_conformance.laws.many_writers import Writers
 from perdure_conformance.laws.register import law, law_of_each
-from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, SESSIONS, WritablePart
+from perdure_conformance.laws.storms import law_of_storm
+from perdure_conformance.parts import LISTS, SESSIONS, WritablePart
 from perdure_conformance.storm import COUNTED
 from perdure_conformance.target import Place
 
@@ -54,66 +55,31 @@ async def survives_server_kill(bench: Bench, kind: str) -> None:
         await client.close()
 
 
-@law(
-    "sessions-append-survives-server-kill",
-    parts=[SESSIONS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["sessions.append"],
-)
+@law_of_storm("append", "survives-server-kill")
 async def append_survives_server_kill(bench: Bench) -> None:
     """Every batch that a server acknowledged is there after it was killed, and the version goes on."""
     await survives_server_kill(bench, "append")
 
 
-@law(
-    "sessions-replace-survives-server-kill",
-    parts=[SESSIONS],
-    needs=("durable", "replace"),
-    promise=4,
-    timeout=60,
-    methods=["sessions.replace"],
-)
+@law_of_storm("replace", "survives-server-kill")
 async def replace_survives_server_kill(bench: Bench) -> None:
     """A replaced session has its new content, and nothing else, after its server was killed."""
     await survives_server_kill(bench, "replace")
 
 
-@law(
-    "sessions-delete-survives-server-kill",
-    parts=[SESSIONS],
-    needs=("durable", "delete"),
-    promise=4,
-    timeout=60,
-    methods=["sessions.delete"],
-)
+@law_of_storm("delete", "survives-server-kill")
 async def delete_survives_server_kill(bench: Bench) -> None:
     """A deleted session stays deleted after its server was killed, and one that was created again stays."""
     await survives_server_kill(bench, "delete")
 
 
-@law(
-    "checkpoints-turn-survives-server-kill",
-    parts=[CHECKPOINTS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["checkpoints.append"],
-)
+@law_of_storm("turn", "survives-server-kill")
 async def turn_survives_server_kill(bench: Bench) -> None:
     """Head and entries of a turn journal are those of its last acknowledged write after its server was killed."""
     await survives_server_kill(bench, "turn")
 
 
-@law(
-    "approvals-decision-survives-server-kill",
-    parts=[APPROVALS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["approvals.decide"],
-)
+@law_of_storm("decide", "survives-server-kill")
 async def decision_survives_server_kill(bench: Bench) -> None:
     """Every request and decision that a server acknowledged is there after it was killed."""
     await survives_server_kill(bench, "decide")

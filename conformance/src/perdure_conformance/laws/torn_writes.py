@@ -10,8 +10,8 @@ from perdure.errors import PerdureError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError, broken, equal
 from perdure_conformance.file_limits import Extent
-from perdure_conformance.laws.register import law
-from perdure_conformance.parts import APPROVALS, CHECKPOINTS, SESSIONS
+from perdure_conformance.laws.storms import law_of_storm
+from perdure_conformance.parts import SESSIONS
 from perdure_conformance.processes import Worker
 from perdure_conformance.storm import COUNTED, KEY, WRITERS, state_after, state_of
 from perdure_conformance.target import Place
@@ -100,53 +100,25 @@ async def version_of(store: Any, kind: str) -> int:
     return 0 if seen is None else seen.version
 
 
-@law(
-    "sessions-append-survives-torn-write",
-    parts=[SESSIONS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["sessions.append"],
-)
+@law_of_storm("append", "survives-torn-write")
 async def append_survives_torn_write(bench: Bench) -> None:
     """A batch whose write was cut in the middle is there whole or not at all, and what is appended later stays behind it."""
     await survives_torn_write(bench, "append")
 
 
-@law(
-    "sessions-replace-survives-torn-write",
-    parts=[SESSIONS],
-    needs=("durable", "replace"),
-    promise=4,
-    timeout=60,
-    methods=["sessions.replace"],
-)
+@law_of_storm("replace", "survives-torn-write")
 async def replace_survives_torn_write(bench: Bench) -> None:
     """A session has its old content or its new one, and takes the next, when the write of a replace was cut in the middle."""
     await survives_torn_write(bench, "replace")
 
 
-@law(
-    "approvals-decision-survives-torn-write",
-    parts=[APPROVALS],
-    needs=("durable",),
-    promise=4,
-    timeout=60,
-    methods=["approvals.decide"],
-)
+@law_of_storm("decide", "survives-torn-write")
 async def decision_survives_torn_write(bench: Bench) -> None:
     """An approval is pending or decided with all that was said when the write of its decision was cut in the middle."""
     await survives_torn_write(bench, "decide")
 
 
-@law(
-    "atomic-write-survives-torn-write",
-    parts=[SESSIONS, CHECKPOINTS],
-    needs=("durable", "atomic"),
-    promise=4,
-    timeout=60,
-    methods=["bundle.write"],
-)
+@law_of_storm("commit", "survives-torn-write")
 async def atomic_write_survives_torn_write(bench: Bench) -> None:
     """Session and turn journal are both as before or both as after when the write of both was cut in the middle."""
     await survives_torn_write(bench, "commit")
