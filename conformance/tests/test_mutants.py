@@ -29,6 +29,10 @@ SEEN_FIRST = ("model", "order", "listing", "sessions", "compare_and_set", "lifec
 SAME = {
     ("self._closed = True", "True -> False"): "a bundle that is closed has sealed its stores, so no call comes there",
     (
+        "if new.group is None and new.status is None and new.data is None:",
+        "new.status is None -> new.status is not None",
+    ): "the stores write no status without its data",
+    (
         "self.in_order = self.in_order and (self.latest is None or self.latest <= place)",
         "self.latest is None or self.latest <= place -> self.latest is None",
     ): "it sorts what is in order",
