@@ -13,7 +13,7 @@ import math
 import re
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import orjson
@@ -92,18 +92,13 @@ def _child(where: str, key: object) -> str:
     return f"{where}.{text}" if _PLAIN_KEY.match(text) else f"{where}[{text!r}]"
 
 
-def _check(value: object, place: Place, depth: int) -> None:
+def _check(value: Any, place: Place, depth: int) -> None:
     """Refuse what is not exactly JSON. A cycle shows as a depth over the limit."""
     kind = type(value)
-    if kind in _LEAVES:
-        return
-    if kind is float:
-        if not math.isfinite(cast("float", value)):
-            raise NotJsonError(words(place), "a float that is not finite")
-    elif kind is dict:
+    if kind is dict:
         if depth > MAX_DEPTH:
             raise NotJsonError(words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
-        for key, item in cast("dict[object, object]", value).items():
+        for key, item in value.items():
             if type(key) is not str:
                 raise NotJsonError(words(place), f"a key of type {type(key).__name__}, where only str is allowed")
             if type(item) not in _LEAVES:
@@ -111,10 +106,13 @@ def _check(value: object, place: Place, depth: int) -> None:
     elif kind is list:
         if depth > MAX_DEPTH:
             raise NotJsonError(words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
-        for index, item in enumerate(cast("list[object]", value)):
+        for index, item in enumerate(value):
             if type(item) not in _LEAVES:
                 _check(item, (place, index), depth + 1)
-    else:
+    elif kind is float:
+        if not math.isfinite(value):
+            raise NotJsonError(words(place), "a float that is not finite")
+    elif kind not in _LEAVES:
         raise NotJsonError(words(place), f"a value of type {kind.__name__}")
 
 
