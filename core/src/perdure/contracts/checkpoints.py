@@ -471,7 +471,7 @@ class CheckpointStore(Store):
         if head.run_id is not None and conversation_of(check_run_id(head.run_id)) != conversation:
             raise InvalidIdError("run id", head.run_id, f"a run of {key} begins with {conversation} and a dot")
         record = to_record(head)
-        if until is not None:
+        if until is not None and until is not head.lease_expires_at:
             record["lease_expires_at"] = until.isoformat()  # in UTC
         return SettledHead(check.encode_object(record, "head", self.max_record), head.status, agent)
 

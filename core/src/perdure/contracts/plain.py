@@ -5,32 +5,45 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.contracts.records import Record
 from perdure.errors import StoreCorruptedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
 EXTRA = "extra"
 """The field that keeps what a newer release wrote and this one does not know."""
 
+INSTANT, DURATION = "_at", "lease"
+"""How the name of an instant ends, and the name of a duration."""
+
 
 def to_record(value: object) -> Record:
     """Return a dataclass as a JSON object: instants in ISO 8601, durations in seconds, `None` and `extra` unfolded."""
-    record: Record = {}
-    names = _names(type(value))  # type: ignore[arg-type]  # reason: mypy takes the hash of a class for that of its instances
-    for name in names:
-        content = getattr(value, name)
-        if name == EXTRA:
-            record.update({key: kept for key, kept in content.items() if key not in names})
-        elif isinstance(content, datetime):
+    names, contents, timed = _plan(type(value))  # type: ignore[arg-type]  # reason: mypy takes the hash of a class for that of its instances
+    record = {name: content for name, content in zip(names, contents(value), strict=True) if content is not None}
+    for name in timed:
+        content = record.get(name)
+        if isinstance(content, datetime):
             record[name] = content.isoformat()
         elif isinstance(content, timedelta):
             record[name] = content.total_seconds()
-        elif content is not None:
-            record[name] = content
-    return record
+    extra = record.pop(EXTRA)
+    return record | {key: kept for key, kept in extra.items() if key not in names} if extra else record
+
+
+def changed(value: T, changes: Record) -> T:
+    """Return a copy of a dataclass with other contents of some fields: `dataclasses.replace` at a third of its cost."""
+    names, contents, _ = _plan(type(value))  # type: ignore[arg-type]  # reason: the same
+    given = list(contents(value))
+    for name, content in changes.items():
+        given[names.index(name)] = content
+    return type(value)(*given)
 
 
 def from_record(kind: type[T], record: Record, where: str) -> T:
@@ -45,9 +58,9 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     for name, content in record.items():
         if name not in known or name == EXTRA:
             extra[name] = content
-        elif name.endswith("_at") and content is not None:
+        elif name.endswith(INSTANT) and content is not None:
             values[name] = _instant(content, f"{where}.{name}")
-        elif name == "lease" and content is not None:
+        elif name == DURATION and content is not None:
             values[name] = _duration(content, f"{where}.{name}")
         else:
             values[name] = content
@@ -55,6 +68,13 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     if lacking:
         raise StoreCorruptedError(where, f"the stored object has no {', no '.join(lacking)}")
     return kind(**values, **{EXTRA: extra})
+
+
+@cache
+def _plan(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]], tuple[str, ...]]:
+    """Return the names of a dataclass's fields, what gets their contents, and the names of instants and durations."""
+    names = _names(kind)  # type: ignore[arg-type]  # reason: the same
+    return names, attrgetter(*names), tuple(name for name in names if name.endswith(INSTANT) or name == DURATION)
 
 
 @cache

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from perdure.contracts.plain import changed
 from perdure.errors import OutcomeUnknownError, StoreUnavailableError, VersionConflictError
 from perdure.ownership.leases import OwnershipLostError
 
@@ -149,6 +149,4 @@ class HeldVersion:
 def renewed(ownership: Ownership, head: CheckpointHead, **changes: Any) -> CheckpointHead:
     """Return a head whose lease runs from now, and with changes, which may be of the lease, too."""
     length = ownership.lease.length
-    changes.setdefault("lease", length)
-    changes.setdefault("lease_expires_at", ownership.clock.now() + length)
-    return replace(head, **changes)
+    return changed(head, {"lease": length, "lease_expires_at": ownership.clock.now() + length} | changes)
