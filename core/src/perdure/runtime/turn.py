@@ -125,22 +125,30 @@ class Turn:
                 tools=[tool.schema for tool in self.agent.tools.values()],
                 instructions=self.agent.instructions,
             )
-            timeout = asyncio.timeout(self._seconds_left())
+            left = self._seconds_left()
             try:
-                async with timeout:
-                    response = await self._response(request)
-            except TimeoutError:
-                if timeout.expired():
-                    return LIMIT
-                raise
+                response = await (self._response(request) if left is None else self._response_within(left, request))
             except asyncio.CancelledError as error:
                 if cancelled_from_outside():
                     raise
                 if not self._steered:
                     raise ModelError(f"the model {self.agent.model.name} cancelled itself") from error
                 continue  # the request is made again, with the new input
+            if response is None:
+                return LIMIT
             await self.calls.write(self._response_entries(response, inputs))
             return None
+
+    async def _response_within(self, seconds: float, request: ModelRequest) -> ModelResponse | None:
+        """Ask the model; `None` if it has not answered in time."""
+        timeout = asyncio.timeout(seconds)
+        try:
+            async with timeout:
+                return await self._response(request)
+        except TimeoutError:
+            if timeout.expired():
+                return None
+            raise
 
     async def _response(self, request: ModelRequest) -> ModelResponse:
         """Ask the model; the cancellation by which it shall hear of an input first is none of the task."""
@@ -159,14 +167,13 @@ class Turn:
 
     def _response_entries(self, response: ModelResponse, inputs: int) -> list[Record]:
         """Return the response's entry, which holds what is gated, and at once the answers to calls that cannot run."""
-        said = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata).to_record()
+        said = Message("assistant", response.text, tuple(response.tool_calls), metadata=response.metadata)
         # Of bytes, not of the model's objects, which it may go on changing.
-        record = decode_object(self.calls.answers.fitting(said, "response"), "response")
-        message = Message.from_record(record)
+        record = decode_object(self.calls.answers.fitting(said.to_record(), "response"), "response")
         gated: list[int] = []
         answers: list[Record] = []
         step = len(self.state.steps)
-        for place, call in enumerate(message.tool_calls):
+        for place, call in enumerate(said.tool_calls):
             tool = self.agent.tools.get(call.name)
             problem = f"there is no tool {call.name!r}" if tool is None else misfit(tool, call.arguments)
             if problem is not None:
