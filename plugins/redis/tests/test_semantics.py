@@ -27,6 +27,7 @@ from perdure.backend import (
     Replace,
     VersionConflictError,
 )
+from perdure_redis import listing
 from perdure_redis.journal import RedisJournal
 from perdure_redis.keys import Keys
 from perdure_redis.seen import LastSeen
@@ -220,7 +221,7 @@ async def compare_read(journal: RedisJournal, model: Model, key: Key, data: st.D
 
 async def compare_scan(journal: RedisJournal, model: Model, part: Part, order: str, data: st.DataObject) -> None:
     group, status, before = data.draw(groups), data.draw(groups), data.draw(times | st.none())
-    limit = data.draw(st.integers(1, 3))
+    limit, budget = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 3, listing.BUDGET]))
     wanted = [
         entry.info(key.id)
         for key, entry in model.entries.items()
@@ -231,17 +232,19 @@ async def compare_scan(journal: RedisJournal, model: Model, part: Part, order: s
     ]
     wanted.sort(key=lambda info: (position(info, order).at or START, info.id), reverse=order == "recent")
     found: list[JournalInfo] = []
-    while page := await journal.scan(
-        part,
-        group=group,
-        status=status,
-        before=before,
-        order=order,
-        after=position(found[-1], order) if found else None,
-        limit=limit,
-    ):
-        assert len(page) <= limit
-        found += page
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "BUDGET", budget)
+        while page := await journal.scan(
+            part,
+            group=group,
+            status=status,
+            before=before,
+            order=order,
+            after=position(found[-1], order) if found else None,
+            limit=limit,
+        ):
+            assert len(page) <= limit
+            found += page
     assert found == wanted
 
 

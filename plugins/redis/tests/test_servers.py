@@ -138,6 +138,26 @@ async def test_one_evalsha_for_each_write(servers: Servers, append: Maker, opene
     assert set(calls()) == {"eval", "evalsha", "zlexcount", "zrevrangebylex", "lindex"}
 
 
+async def test_what_is_old_is_listed_without_a_look_at_what_is_young(
+    servers: Servers, append: Maker, opened: Opener
+) -> None:
+    server = servers().start()
+    journal = await opened(server)
+    young = append("s").at
+    old = [f"s{number:02}" for number in range(0, 30, 10)]
+    for number in range(30):
+        name = f"s{number:02}"
+        await journal.write([append(name, b"1", first=1, at=young - timedelta(days=name in old))])
+    for order in ("id", "created", "recent"):
+        for before, names in ((young, old), (young - timedelta(days=1), [])):
+            calls = counted(server)
+            found = await journal.scan(
+                Part.SESSIONS, group=None, status=None, before=before, order=order, after=None, limit=9
+            )
+            assert sorted(info.id for info in found) == names
+            assert calls().get("lindex", 0) == len(names)
+
+
 def counted(server: Server) -> Callable[[], dict[str, int]]:
     """Count commands from now on, without those that this takes."""
     server.ask("CONFIG", "RESETSTAT")

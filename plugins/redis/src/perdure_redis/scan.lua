@@ -21,11 +21,11 @@ if status ~= '' then
 end
 
 local low, high = '[' .. filter, '(' .. filter .. '\255'
-if order == 'r' then
-  if before ~= '' then high = '(' .. filter .. before end
-  if behind ~= '' and (before == '' or string.sub(behind, 1, 18) < before) then high = '(' .. filter .. behind end
-elseif behind ~= '' then
-  low = '(' .. filter .. behind
+if before ~= '' and order ~= 'i' then high = '(' .. filter .. before end -- nothing is created after its last write
+if order ~= 'r' then
+  if behind ~= '' then low = '(' .. filter .. behind end
+elseif behind ~= '' and (before == '' or string.sub(behind, 1, 18) < before) then
+  high = '(' .. filter .. behind
 end
 
 local function wanted(id, head, there)
@@ -36,6 +36,41 @@ local function wanted(id, head, there)
 end
 
 local answer, given, seen = {''}, 0, 0
+local function look(member)
+  local there = string.sub(member, #filter + 1)
+  local id = order == 'i' and there or string.sub(there, 19)
+  local text = redis.call('LINDEX', journal_of(prefix, part, id), 0)
+  local head = text and parse(text)
+  if text and (not head or not head.version or wanted(id, head, there)) then
+    answer[#answer + 1] = id
+    answer[#answer + 1] = text -- also if it cannot be read: that is not passed over
+    given = given + 1
+  end
+  seen, behind = seen + 1, there
+end
+
+-- Where few were last written before, they are found in that order; their ranks in the index are the order of their ids.
+local recent = 'r' .. string.sub(filter, 2)
+local oldest, newest = '[' .. recent, '(' .. recent .. before
+if before ~= '' and order == 'i' and redis.call('ZLEXCOUNT', index, oldest, newest) <= budget then
+  local first = behind == '' and 0 or redis.call('ZLEXCOUNT', index, '-', '[' .. filter .. behind)
+  local ranks, at = {}, {}
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', index, oldest, newest)) do
+    member = filter .. string.sub(member, #recent + 19)
+    local rank = redis.call('ZRANK', index, member)
+    if rank and rank >= first and not at[rank] then ranks[#ranks + 1], at[rank] = rank, member end
+  end
+  table.sort(ranks)
+  for n, rank in ipairs(ranks) do
+    look(at[rank])
+    if given >= limit and n < #ranks then
+      answer[1] = behind
+      return answer
+    end
+  end
+  return answer
+end
+
 while true do
   local chunk = math.min(limit - given, budget - seen)
   local found
@@ -44,19 +79,7 @@ while true do
   else
     found = redis.call('ZRANGEBYLEX', index, low, high, 'LIMIT', 0, chunk)
   end
-  for _, member in ipairs(found) do
-    local there = string.sub(member, #filter + 1)
-    local id = order == 'i' and there or string.sub(there, 19)
-    local text = redis.call('LINDEX', journal_of(prefix, part, id), 0)
-    local head = text and parse(text)
-    if text and (not head or not head.version or wanted(id, head, there)) then
-      answer[#answer + 1] = id
-      answer[#answer + 1] = text -- also if it cannot be read: that is not passed over
-      given = given + 1
-    end
-    behind = there
-  end
-  seen = seen + #found
+  for _, member in ipairs(found) do look(member) end
   if #found < chunk then return answer end
   if order == 'r' then high = '(' .. filter .. behind else low = '(' .. filter .. behind end
   if given >= limit or seen >= budget then
