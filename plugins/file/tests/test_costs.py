@@ -85,7 +85,7 @@ async def test_an_append_is_one_write_one_sync_and_few_calls(journal: FileJourna
     for reads in (1, 0, 0):  # the end of a file is read once
         disk.reset()
         await journal.write([op.append("s", b'{"n":1}', b'{"n":2}')])
-        assert disk.calls.total() <= 7 + reads, disk.calls
+        assert disk.calls.total() <= 6 + reads, disk.calls
         assert (disk.calls["write"], disk.calls["sync"], disk.calls["open"], disk.calls["read"]) == (1, 1, 0, reads)
 
 

@@ -37,7 +37,7 @@ class Changes:
     def apply(self, guard: Guard, operation: Operation) -> int:
         """Apply one operation if the key is as expected, and return the new version, or the one removed."""
         self._settle(guard)
-        tail = None if guard.log is None else guard.log.tail()
+        tail = guard.tail()
         _check(operation, tail)
         if isinstance(operation, Delete):
             return 0 if tail is None else self._delete(guard, tail)

@@ -107,4 +107,9 @@ class Disk:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """Return what is the same for two statuses of one file only."""
+    return status.st_ino, status.st_dev
+
+
 DISK = Disk()

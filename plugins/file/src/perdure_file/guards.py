@@ -12,16 +12,14 @@ import os
 import threading
 import time
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from perdure.backend import StoreCorruptedError, StoreUnavailableError
 from perdure_file.directory import LOCKS, Directory, Place
+from perdure_file.disk import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from perdure_file.log import Log
+    from perdure_file.log import Log, Tail
 
 KEPT: Final = 64
 """How many keys keep their descriptors while nobody writes them."""
@@ -62,26 +60,39 @@ class Guard:
         self.marked = False
         self.mutex = threading.Lock()
         self.users = 0
+        self._size: int | None = None
+        self._folder: int | None = None
         self._lock: int | None = None
-        self._identity: os.stat_result | None = None
+        self._identity: tuple[int, int] | None = None
 
-    @contextmanager
-    def locked(self, patience: Patience, *, make: bool, look: bool) -> Iterator[None]:
-        """Hold the lock, with the file open that the key has now. A reader makes no lock where there is none."""
-        if not self.mutex.acquire(timeout=patience.left):
+    def lock(self, patience: Patience, *, make: bool, look: bool) -> None:
+        """Take the lock, and open the file that the key has now. A reader makes no lock where there is none."""
+        if not self.mutex.acquire(blocking=False) and not self.mutex.acquire(timeout=patience.left):
             raise self._busy()
         try:
             self._acquire(patience, make=make)
-            try:
-                if look:
-                    self._look(write=make)
-                yield
-            finally:
-                if not make:
-                    self.adopt(None)  # it is open for reading only
-                self._release()
+        except BaseException:
+            self.mutex.release()
+            raise
+        try:
+            if look:
+                self._look(write=make)
+        except BaseException:
+            self.unlock(keep=make)
+            raise
+
+    def unlock(self, *, keep: bool) -> None:
+        """Release the lock, and close the file unless it is to be kept: a reader has it open for reading only."""
+        try:
+            if not keep:
+                self.adopt(None)
+            self._release()
         finally:
             self.mutex.release()
+
+    def tail(self) -> Tail | None:
+        """Find the last whole commit, if the key is there."""
+        return None if self.log is None else self.log.tail(self._size)
 
     def mark(self, *, doubtful: bool = True) -> None:
         """Set or remove the mark. One that cannot be removed does no harm: the next writer does more than it must."""
@@ -96,7 +107,7 @@ class Guard:
 
     def adopt(self, log: Log | None) -> None:
         """Take what is the key's file from now on; `None`: it has none."""
-        old, self.log = self.log, log
+        old, self.log, self._size = self.log, log, None
         if old is not None:
             old.close()
 
@@ -113,14 +124,14 @@ class Guard:
     def _acquire(self, patience: Patience, *, make: bool) -> None:
         pause = 0.0005
         while True:
-            folder = self._folder(make=make)
+            folder = self._folder if self._folder is not None else self._find_folder(make=make)
             if folder is None:
                 return
             if self._lock is None:
                 self._lock = self._open(folder, make=make)
                 if self._lock is None:
                     return
-                self._identity = self._disk.status(self._lock)
+                self._identity = identity(self._disk.status(self._lock))
             while not self._directory.lock(self._lock):
                 if not patience.left:
                     raise self._busy()
@@ -130,9 +141,12 @@ class Guard:
                 return
             self._close_lock()
 
-    def _folder(self, *, make: bool) -> int | None:
+    def _find_folder(self, *, make: bool) -> int | None:
         find = self._directory.make if make else self._directory.find
-        return find(LOCKS, self.place.part)
+        found = find(LOCKS, self.place.part)
+        if make:
+            self._folder = found  # made and on the disk, and open as long as the directory
+        return found
 
     def _open(self, folder: int, *, make: bool) -> int | None:
         where = f"the lock of {self._directory.where(self.place)}"
@@ -147,17 +161,18 @@ class Guard:
         """Keep the open file only if it is still the key's: another process may have replaced or deleted it."""
         folder = self._directory.find(self.place.part)
         found = None if folder is None else self._disk.status_at(self.place.file, folder)
-        if folder is None or found is None:
-            self.adopt(None)
-        elif self.log is None or not self.log.still_at(found):
-            self.adopt(None)
+        if self.log is not None and found is not None and self.log.still_at(found):
+            self._size = found.st_size
+            return
+        self.adopt(None)
+        if found is not None:
             self.adopt(self._directory.log(self.place, write=write))
 
     def _is_at_its_name(self, folder: int) -> bool:
         try:
             found = self._disk.status_at(self.place.lock, folder)
             self.marked = self.marked or (found is not None and found.st_size > 0)
-            return found is not None and self._identity is not None and os.path.samestat(found, self._identity)
+            return found is not None and identity(found) == self._identity
         except BaseException:
             self._close_lock()  # it is held
             raise
@@ -166,7 +181,7 @@ class Guard:
         if self._lock is None:
             return
         try:
-            folder = self._folder(make=False) if self.log is None else None
+            folder = self._find_folder(make=False) if self.log is None else None
             if folder is not None and self._key_is_gone():
                 self._disk.unlink(self.place.lock, folder)
                 self._close_lock()
@@ -189,6 +204,28 @@ class Guard:
         return StoreUnavailableError("write", self.place.key.id, "another writer holds its lock for too long")
 
 
+class Held:
+    """A key that is locked while a `with` statement runs."""
+
+    def __init__(self, guards: Guards, place: Place, patience: Patience, make: bool, look: bool) -> None:
+        self._guards, self._guard = guards, guards.take(place)
+        self._patience, self._make, self._look = patience, make, look
+
+    def __enter__(self) -> Guard:
+        try:
+            self._guard.lock(self._patience, make=self._make, look=self._look)
+        except BaseException:
+            self._guards.leave(self._guard)
+            raise
+        return self._guard
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._guard.unlock(keep=self._make)
+        finally:
+            self._guards.leave(self._guard)
+
+
 class Guards:
     """The guards of the keys in use, and of some that were used last."""
 
@@ -199,9 +236,8 @@ class Guards:
         self._counting = threading.Lock()
         _all.add(self)
 
-    @contextmanager
-    def locked(self, place: Place, patience: Patience, *, make: bool = True, look: bool = True) -> Iterator[Guard]:
-        """Lock a key against all others: threads, processes and other journals.
+    def locked(self, place: Place, patience: Patience, *, make: bool = True, look: bool = True) -> Held:
+        """Lock a key against all others, threads, processes and other journals, while a `with` statement runs.
 
         Args:
             place: The key.
@@ -209,18 +245,22 @@ class Guards:
             make: Whether to make the lock if there is none.
             look: Whether to open the key's file; a damaged one cannot be.
         """
+        return Held(self, place, patience, make, look)
+
+    def take(self, place: Place) -> Guard:
+        """Return the guard of a key, for one more who uses it."""
         with self._counting:
             guard = self._guards.pop(place.path, None) or Guard(self._directory, place)
             self._guards[place.path] = guard  # at the end: it was used last
             guard.users += 1
-        try:
-            with guard.locked(patience, make=make, look=look):
-                yield guard
-        finally:
-            with self._counting:
-                guard.users -= 1
-                if len(self._guards) > KEPT:
-                    self._drop_some()
+            return guard
+
+    def leave(self, guard: Guard) -> None:
+        """Take note that somebody uses a guard no longer."""
+        with self._counting:
+            guard.users -= 1
+            if len(self._guards) > KEPT:
+                self._drop_some()
 
     def close(self) -> None:
         """Close all descriptors."""

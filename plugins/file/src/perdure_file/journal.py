@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import os
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +34,7 @@ from perdure_file.directory import READ_ONLY, Directory, Place
 from perdure_file.disk import DISK, Disk
 from perdure_file.guards import Guards, Patience
 from perdure_file.reports import TornWrite, log_torn_write
+from perdure_file.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -86,7 +86,7 @@ class FileJournal(Journal):
         self._busy_timeout = busy_timeout
         self._read_only = read_only
         self._changes = Changes(self._directory, on_torn_write)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._process = 0
         self._closing: asyncio.Future[None] | None = None
 
@@ -104,8 +104,8 @@ class FileJournal(Journal):
             raise StoreClosedError(self.title)
         if self._threads is not None:
             return
-        self._threads, self._process = ThreadPoolExecutor(THREADS, "perdure-file"), os.getpid()
-        forgotten = weakref.finalize(self, _release, self._guards, self._directory, self._process)
+        self._threads, self._process = Threads(THREADS, "perdure-file"), os.getpid()
+        forgotten = weakref.finalize(self, _forget, self._threads, self._guards, self._directory, self._process)
         forgotten.atexit = False
         try:
             await self._run("open", self.title, self._directory.enter if self._read_only else self._directory.open)
@@ -180,21 +180,13 @@ class FileJournal(Journal):
             raise StoreClosedError(self.title)
         if self._process != os.getpid():
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
-        done: list[T] = []  # and not in the future, which would hold what was read as long as the task goes on
-        call = self._threads.submit(lambda: done.append(work()))
         try:
-            await asyncio.wrap_future(call)
-            return done.pop()
-        except asyncio.CancelledError:
-            if patience is not None and not call.cancelled():
-                patience.give_up()
-                await _ended(asyncio.wrap_future(call))
-            raise
+            return await self._threads.run(work, None if patience is None else patience.give_up)
         except OSError as error:  # where a write is in doubt, it has been said already
             raise StoreUnavailableError(operation, key, describe(error)) from error
 
     def _write(self, operation: Operation, patience: Patience) -> int:
-        with self._guards.locked(Place(operation.key), patience) as guard:
+        with self._guards.locked(_place(operation.key), patience) as guard:
             return self._changes.apply(guard, operation)
 
     def _read(self, place: Place, after: int, limit: int | None, last: int | None) -> JournalSnapshot | None:
@@ -235,16 +227,17 @@ class FileJournal(Journal):
 
     def _close(self) -> None:
         if self._threads is not None and self._process == os.getpid():
-            self._threads.shutdown()
+            self._threads.join()
             _release(self._guards, self._directory, self._process)
 
 
-async def _ended(answer: asyncio.Future[T]) -> None:
-    """Wait until a call has ended, whatever is cancelled meanwhile, and leave its answer alone."""
-    while not answer.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait((answer,))
-    answer.exception()
+_place = lru_cache(maxsize=1024)(Place)
+
+
+def _forget(threads: Threads, guards: Guards, directory: Directory, process: int) -> None:
+    """Let go of what a journal had that nobody has closed and nobody has any more."""
+    threads.dismiss()
+    _release(guards, directory, process)
 
 
 def _release(guards: Guards, directory: Directory, process: int) -> None:

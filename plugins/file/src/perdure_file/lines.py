@@ -172,6 +172,9 @@ def write_batch(
     """
     lines = [_write_item(item) for item in items]
     batch = b"".join(lines)
+    group, group_base64 = _field(_encoded(head.group), None if old is None else (old.group, old.group_base64))
+    status, status_base64 = _field(_encoded(head.status), None if old is None else (old.status, old.status_base64))
+    data, data_base64 = _field(head.data, None if old is None else (old.data, old.data_base64))
     commit = Commit(
         version=version,
         count=before + len(lines),
@@ -181,10 +184,13 @@ def write_batch(
         rewritten=rewritten,
         created_at=created_at,
         updated_at=updated_at,
+        group=group,
+        group_base64=group_base64,
+        status=status,
+        status_base64=status_base64,
+        data=data,
+        data_base64=data_base64,
         crc32=f"{crc32(batch):08x}",
-        **_field("group", _encoded(head.group), old),
-        **_field("status", _encoded(head.status), old),
-        **_field("data", head.data, old),
     )
     return batch + _sealed(COMMIT + _encode(commit)), commit
 
@@ -324,17 +330,17 @@ def _encoded(text: str | None) -> bytes | None:
     return None if text is None else codec.encode(text)
 
 
-def _field(name: str, data: bytes | None, old: Commit | None) -> dict[str, Any]:
+def _field(data: bytes | None, old: tuple[msgspec.Raw, str | None] | None) -> tuple[msgspec.Raw, str | None]:
     """Return a part of the head as a commit has it: JSON as it is, what is none in base64, nothing where nothing is."""
     if data is None and old is not None:
-        return {name: getattr(old, name), f"{name}_base64": getattr(old, f"{name}_base64")}
+        return old
     if not data:
-        return {}
+        return _NOTHING, None
     try:
         plain = b"\n" not in data and bytes(_any_line.decode(data)) == data
     except msgspec.MsgspecError:
         plain = False
-    return {name: msgspec.Raw(data)} if plain else {f"{name}_base64": b64encode(data).decode()}
+    return (msgspec.Raw(data), None) if plain else (_NOTHING, b64encode(data).decode())
 
 
 def _bytes(raw: msgspec.Raw, encoded: str | None) -> bytes:

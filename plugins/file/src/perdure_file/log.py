@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from perdure_file.disk import identity
 from perdure_file.items import Items, Piece
 from perdure_file.lines import (
     COMMIT,
@@ -23,6 +22,7 @@ from perdure_file.lines import (
 from perdure_file.reports import damage
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from perdure.backend import StoreCorruptedError
@@ -40,8 +40,7 @@ NEAR: Final = 1 << 16
 _MARK: Final = b"\n" + COMMIT
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """The last whole commit of a file.
 
     Attributes:
@@ -62,14 +61,15 @@ class Log:
         """Take an open file, which is closed by `close`."""
         self._disk = disk
         self._part, self._id, self.where = part, id, where
-        self.file, self._identity = file, disk.status(file)
+        self.file, status = file, disk.status(file)
+        self._regular, self._identity = stat.S_ISREG(status.st_mode), identity(status)
         self._last: Tail | None = None
         self._begin: int | None = None
 
     def check(self) -> None:
         """Look at the first line, so that a newer format is refused untouched; close the file if it is none of ours."""
         try:
-            if not stat.S_ISREG(self._identity.st_mode):
+            if not self._regular:
                 raise damage(f"{self.where} ({self._part} {self._id})", "it is not a regular file")
             self._opening()
         except BaseException:
@@ -82,11 +82,17 @@ class Log:
 
     def still_at(self, status: os.stat_result) -> bool:
         """Whether this is the file of that status, and not one that was there before it."""
-        return os.path.samestat(self._identity, status)
+        return self._identity == identity(status)
 
-    def tail(self) -> Tail:
-        """Find the last whole commit, reading backwards from the end, twice as much each time."""
-        size, block = self._disk.status(self.file).st_size, BLOCK
+    def tail(self, size: int | None = None) -> Tail:
+        """Find the last whole commit, reading backwards from the end, twice as much each time.
+
+        Args:
+            size: The size of the file, if it is known.
+        """
+        block = BLOCK
+        if size is None:
+            size = self._disk.status(self.file).st_size
         if self._last is not None and self._last.end == size:
             return self._last  # nobody has written since: a file grows or is replaced
         while True:
