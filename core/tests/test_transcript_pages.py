@@ -144,3 +144,16 @@ async def test_a_store_that_gives_fewer_records_than_it_counts_is_damaged() -> N
     session = Agent(model=ScriptedModel([]), store=AgentStore(sessions=sessions)).session("s")
     with pytest.raises(StoreCorruptedError, match="fewer records"):
         await session.load()
+
+
+async def test_what_many_records_say_alike_is_in_memory_once(store: AgentStore) -> None:
+    foreign = [{"kind": 1}, {"kind": "note", "message": "text"}, {"kind": "note", "message": {"role": None}}, {}]
+    await store.sessions.append("s", [*foreign, *said("one")])
+    session = Agent(model=ScriptedModel(["two"]), store=store).session("s")
+    await session.send("go")
+    await session.load()
+    *others, one, go, two = session._view.records
+    assert others == foreign
+    assert one["kind"] is go["kind"] is two["kind"]
+    assert one["message"]["role"] is go["message"]["role"] is session.messages[1].role
+    assert go["run_id"] is two["run_id"]

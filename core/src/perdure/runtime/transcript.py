@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
+from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from perdure import codec
@@ -77,7 +78,7 @@ class TranscriptView:
             if known is not None and not _continues(known, part, so_far):
                 return None
             known = part
-            records.extend(part.records)
+            records.extend(map(_sharing, part.records))
             if place + len(records) >= part.count:
                 return part, records
             if not part.records:
@@ -99,6 +100,18 @@ class TranscriptView:
             if is_own(record) and "spent" in record:
                 return Spent.from_record(record["spent"])
         return Spent()
+
+
+def _sharing(record: Record) -> Record:
+    """Return a record of which the texts that many others have, too, are in memory once."""
+    try:  # `suppress` alone would take longer than all of it
+        record["kind"] = intern(record["kind"])
+        message = record["message"]
+        message["role"] = intern(message["role"])
+        record["run_id"] = intern(record["run_id"])
+    except (LookupError, TypeError):
+        pass  # it is somebody else's, or of another form
+    return record
 
 
 def _continues(known: Transcript, new: Transcript, count: int) -> bool:
