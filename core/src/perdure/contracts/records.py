@@ -158,8 +158,10 @@ def check_limit(value: object) -> int:
 
 def check_expected(value: object) -> int | None:
     """Return an expected version: 0 (absent), a version, or `None` (whatever it is)."""
-    expected = check_optional_count(value, "expected_version")
-    if expected is not None and expected > LAST_VERSION:
+    if value is None:
+        return None
+    expected = check_count(value, "expected_version")
+    if expected > LAST_VERSION:
         raise InvalidArgumentError("expected_version", f"must be at most {LAST_VERSION}, the last version there can be")
     return expected
 

@@ -100,9 +100,8 @@ class MemoryJournal(Journal):
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Check every operation, then apply all; see `Journal.write`."""
         with self._enter():
-            for operation in operations:
-                self._check(operation)
-            return tuple(self._apply(operation) for operation in operations)
+            checked = [self._check(operation) for operation in operations]
+            return tuple(map(_apply, operations, checked))
 
     async def scan(
         self,
@@ -139,34 +138,39 @@ class MemoryJournal(Journal):
     def _kept(self, part: Part) -> Kept:
         return self._data.parts[self.namespace, part]
 
-    def _check(self, operation: Operation) -> None:
-        entry = self._kept(operation.key.part).entries.get(operation.key.id)
+    def _check(self, operation: Operation) -> tuple[Kept, Entry | None]:
+        """Return the part of a key and what it has under it, or raise if that is not what is expected."""
+        part, name = operation.key
+        kept = self._kept(part)
+        entry = kept.entries.get(name)
         actual = 0 if entry is None else entry.version
         expected = operation.expected_version
         unseen = isinstance(operation, Replace) and (entry is None or operation.keep > len(entry.items))
-        if unseen or expected not in (None, actual):
-            raise VersionConflictError(operation.key.id, expected, actual)
+        if unseen or (expected is not None and expected != actual):
+            raise VersionConflictError(name, expected, actual)
+        return kept, entry
 
-    def _apply(self, operation: Operation) -> int:
-        kept, name = self._kept(operation.key.part), operation.key.id
-        if isinstance(operation, Delete):
-            return kept.remove(name)
-        entry = kept.entries.get(name)
-        if entry is not None:
-            entry.version += 1
-            entry.updated_at = max(entry.updated_at, operation.at)
-        elif isinstance(operation, Append):
-            entry = Entry(operation.first_version, operation.at, operation.at)
-        else:
-            raise AssertionError("a replace of an absent key passed the check")
-        if isinstance(operation, Replace):
-            del entry.items[operation.keep :]
-            entry.rewritten = entry.version
-        # Copies: the encoder leaves its bytes in a buffer of several times their size, which would be kept as well.
-        entry.items.extend([bytes(memoryview(item)) for item in operation.items])
-        entry.head = _merged(entry.head, operation.head)
-        kept.put(name, entry)
-        return entry.version
+
+def _apply(operation: Operation, checked: tuple[Kept, Entry | None]) -> int:
+    kept, entry = checked
+    name = operation.key.id
+    if isinstance(operation, Delete):
+        return kept.remove(name)
+    if entry is not None:
+        entry.version += 1
+        entry.updated_at = max(entry.updated_at, operation.at)
+    elif isinstance(operation, Append):
+        entry = Entry(operation.first_version, operation.at, operation.at)
+    else:
+        raise AssertionError("a replace of an absent key passed the check")
+    if isinstance(operation, Replace):
+        del entry.items[operation.keep :]
+        entry.rewritten = entry.version
+    # Copies: the encoder leaves its bytes in a buffer of several times their size, which would be kept as well.
+    entry.items.extend([bytes(memoryview(item)) for item in operation.items])
+    entry.head = _merged(entry.head, operation.head)
+    kept.put(name, entry)
+    return entry.version
 
 
 def _merged(old: Head, new: Head) -> Head:
