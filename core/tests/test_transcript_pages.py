@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from core.tests.plain_sessions import PlainSessions
@@ -147,7 +148,12 @@ async def test_a_store_that_gives_fewer_records_than_it_counts_is_damaged() -> N
 
 
 async def test_what_many_records_say_alike_is_in_memory_once(store: AgentStore) -> None:
-    foreign = [{"kind": 1}, {"kind": "note", "message": "text"}, {"kind": "note", "message": {"role": None}}, {}]
+    foreign: list[dict[str, Any]] = [
+        {"kind": 1},
+        {"kind": "note", "message": "text"},
+        {"kind": "note", "message": {"role": None}},
+        {},
+    ]
     await store.sessions.append("s", [*foreign, *said("one")])
     session = Agent(model=ScriptedModel(["two"]), store=store).session("s")
     await session.send("go")
