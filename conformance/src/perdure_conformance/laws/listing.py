@@ -175,6 +175,11 @@ async def pages_hold_under_writes(bench: Bench, part: Part) -> None:
         found, gone = list[str](), set[str]()
         async for page in part.pages(bench.store, **options):
             found += [part.id_of(item) for item in page.items]
+            equal(
+                [key for key in keys if found.count(key) > 1],
+                [],
+                f"keys that came twice, in order {order or 'created'}",
+            )
             if page.cursor is not None:
                 gone |= await disturb(bench, part, keys, found, turn)
         stayed = [key for key in keys if key not in gone]
