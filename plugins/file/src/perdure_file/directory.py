@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perdure.backend import Key, UnsupportedOperationError
+from perdure_file.known import Known
 from perdure_file.log import Log
 from perdure_file.names import to_id, to_name
 from perdure_file.reports import damage
@@ -59,6 +60,7 @@ class Directory:
         self._folders: dict[tuple[str, ...], int] = {}
         self._settled: set[tuple[str, ...]] = set()
         self._opening = threading.Lock()
+        self._known = Known()
 
     def open(self) -> None:
         """Make the directory if it is missing, see that locks work, and collect what killed writers left."""
@@ -124,7 +126,7 @@ class Directory:
             file = self.open_file(place.file, flags, folder, f"{where} ({place.part} {place.key.id})")
         except FileNotFoundError:
             return None
-        log = Log(self.disk, file, place.part, place.key.id, where)
+        log = Log(self.disk, file, place.part, place.key.id, where, self._known)
         log.check()
         return log
 

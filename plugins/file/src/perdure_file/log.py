@@ -8,6 +8,7 @@ from zlib import crc32
 
 from perdure_file.disk import identity
 from perdure_file.items import Items, Piece
+from perdure_file.known import Checked, Known
 from perdure_file.lines import (
     COMMIT,
     LONGEST_OPENING,
@@ -37,6 +38,9 @@ CHUNK: Final = 1 << 18
 NEAR: Final = 1 << 16
 """Reading so much is cheaper than looking for a nearer place to begin."""
 
+WORTH_KNOWING: Final = 1 << 15
+"""A smaller piece is checked each time, so that what is known does not become many small pieces."""
+
 _MARK: Final = b"\n" + COMMIT
 
 
@@ -57,9 +61,9 @@ class Tail(NamedTuple):
 class Log:
     """An open file of a key. It raises `StoreCorruptedError` with path, line and offset."""
 
-    def __init__(self, disk: Disk, file: int, part: str, id: str, where: str) -> None:
-        """Take an open file, which is closed by `close`."""
-        self._disk = disk
+    def __init__(self, disk: Disk, file: int, part: str, id: str, where: str, known: Known | None = None) -> None:
+        """Take an open file, which is closed by `close`, and what has been checked of files."""
+        self._disk, self._known = disk, Known() if known is None else known
         self._part, self._id, self.where = part, id, where
         self.file, status = file, disk.status(file)
         self._regular, self._identity = stat.S_ISREG(status.st_mode), identity(status)
@@ -140,8 +144,18 @@ class Log:
         """
         opening = self._opening()
         enough, missing, chunk = start or -1, 0, NEAR
+        known = self._known.of(self.where)
         while end > opening and count > enough:
-            offset = max(opening - 1, end - max(missing, chunk))  # never without a newline before the first write
+            piece = known.get(end)
+            if piece is not None and piece.total == count and count - piece.items >= start:
+                data = self._disk.read(self.file, piece.start, end - piece.start)
+                if crc32(data) == piece.checksum:
+                    yield Piece(data, 0, piece.items)
+                    end, count = piece.start, count - piece.items
+                    continue
+                known.clear()
+            first = max((place for place in tuple(known) if place < end), default=opening)
+            offset = max(first - 1, end - max(missing, chunk))  # never without a newline before the first write
             data = self._disk.read(self.file, offset, end - offset)
             try:
                 if len(data) < end - offset:
@@ -154,6 +168,11 @@ class Log:
             if place < len(data):
                 yield Piece(data, place, count - left)
                 chunk = min(2 * chunk, CHUNK)
+                if start == 0 and len(data) - place >= WORTH_KNOWING:
+                    checksum = crc32(memoryview(data)[place:])
+                    known[end] = Checked(offset + place, checksum, count - left, count)
+            elif offset < first:
+                known.clear()  # no write begins where one did: it is another file by now
             end, count = offset + place, left
         if count > start:
             raise self.damaged(opening, "items that are counted are not there")
