@@ -215,7 +215,7 @@ class FileJournal(Journal):
         if log is None:
             return None
         try:
-            tail = log.tail()
+            tail = log.tail(log.size)
             commit, count = tail.commit, tail.commit.count
             start = min(after, count) if last is None else max(count - last, 0)
             stop = count if limit is None else min(start + limit, count)

@@ -59,14 +59,20 @@ class Tail(NamedTuple):
 
 
 class Log:
-    """An open file of a key. It raises `StoreCorruptedError` with path, line and offset."""
+    """An open file of a key. It raises `StoreCorruptedError` with path, line and offset.
+
+    Attributes:
+        where: Its path, for messages.
+        file: Its descriptor.
+        size: How large it was when it was opened.
+    """
 
     def __init__(self, disk: Disk, file: int, part: str, id: str, where: str, known: Known | None = None) -> None:
         """Take an open file, which is closed by `close`, and what has been checked of files."""
         self._disk, self._known = disk, Known() if known is None else known
         self._part, self._id, self.where = part, id, where
         self.file, status = file, disk.status(file)
-        self._regular, self._identity = stat.S_ISREG(status.st_mode), identity(status)
+        self._regular, self._identity, self.size = stat.S_ISREG(status.st_mode), identity(status), status.st_size
         self._last: Tail | None = None
         self._begin: int | None = None
 
