@@ -91,6 +91,13 @@ async def test_a_step_makes_no_task() -> None:
         loop.set_task_factory(None)
 
 
+async def test_a_step_that_waits_for_nothing_lets_others_go_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    soon = Counted(loop.call_soon)
+    monkeypatch.setattr(loop, "call_soon", soon)
+    assert await a_step_adds(lambda: soon.calls) == 1
+
+
 async def test_no_event_is_made_that_nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[type] = []
     make = Channel.make

@@ -9,10 +9,10 @@ with the standard library what msgspec refuses. The result is one line without a
 from __future__ import annotations
 
 import json
-import math
 import re
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -101,16 +101,18 @@ def _check(value: Any, place: Place, depth: int) -> None:
         for key, item in value.items():
             if type(key) is not str:
                 raise NotJsonError(words(place), f"a key of type {type(key).__name__}, where only str is allowed")
-            if type(item) not in _LEAVES:
+            kind = type(item)
+            if kind not in _LEAVES and not (kind is float and isfinite(item)):
                 _check(item, (place, key), depth + 1)
     elif kind is list:
         if depth > MAX_DEPTH:
             raise NotJsonError(words(place), f"nested deeper than {MAX_DEPTH} levels, or a cycle")
         for index, item in enumerate(value):
-            if type(item) not in _LEAVES:
+            kind = type(item)
+            if kind not in _LEAVES and not (kind is float and isfinite(item)):
                 _check(item, (place, index), depth + 1)
     elif kind is float:
-        if not math.isfinite(value):
+        if not isfinite(value):
             raise NotJsonError(words(place), "a float that is not finite")
     elif kind not in _LEAVES:
         raise NotJsonError(words(place), f"a value of type {kind.__name__}")

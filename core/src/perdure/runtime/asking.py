@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perdure.events import ModelCalled
 from perdure.models import respond
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from perdure.models import Model, ModelRequest, ModelResponse, TextDelta
 
 
+_NONE_USED: Final = Usage()
+
+
 async def ask(
     model: Model, request: ModelRequest, clock: Clock, on_delta: Callable[[TextDelta], object] | None = None
 ) -> ModelResponse:
     """Return a model's response as `respond` does, and send `model.called`, also if it raised or was cancelled."""
     started = clock.monotonic()
     first: timedelta | None = None
-    usage, outcome = Usage(), "ok"
+    usage, outcome = _NONE_USED, "ok"
 
     def heard(delta: TextDelta) -> None:
         nonlocal first
