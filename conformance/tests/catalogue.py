@@ -260,6 +260,9 @@ CATALOGUE: tuple[Entry, ...] = (
         batch torn in one system call | sessions-append-survives-torn-write | RecordsAreLines
         a short write is taken for a whole one | sessions-append-survives-torn-write | TakesAShortWrite
         a replace overwrites in place | sessions-replace-survives-torn-write | ReplaceOverwrites
+        a session deleted by half | sessions-delete-survives-torn-write | EmptiesBeforeItDeletes
+        head of a turn without its entries | checkpoints-turn-survives-torn-write | HeadBeforeItsEntries
+        turn closed by half | checkpoints-turn-survives-torn-write | ClosesBeforeItEmpties
         a decision torn | approvals-decision-survives-torn-write | DecisionInTwoLines
         session without its turn journal | atomic-write-survives-torn-write | BothInTwoLines
         """,

@@ -80,12 +80,12 @@ def test_what_was_written_of_a_file_is_its_end_or_all_of_it(tmp_path: Path) -> N
 
 def test_cuts_lie_inside_of_writes() -> None:
     points, telling = cuts([[], [(0, 100)], [(0, 4), (100, 300)], [(7, 8)], [(300, 500)]])
-    assert [point for point in points if point[0] < 2] == [(1, 1), (1, 25), (1, 50), (1, 75), (1, 99)]
+    assert [point for point in points if point[0] < 2] == [(1, 1), (1, 25), (1, 50), (1, 75), (1, 60), (1, 99)]
     assert [point for point in points if point[0] in (2, 3)] == [
         *((2, 1), (2, 2), (2, 3)),
-        *((2, 101), (2, 150), (2, 200), (2, 250), (2, 299)),
+        *((2, 101), (2, 150), (2, 200), (2, 250), (2, 260), (2, 299)),
     ]
-    assert telling == [(1, 50), (2, 299), (COUNTED, 400)]
+    assert telling == [(1, 50), (2, 299), (COUNTED, 460)]
     assert cuts([[]] * (COUNTED + 1)) == ([], [])
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
-from conformance.tests.faults.planting import IDLE, Around, Fault, OnDisk, Scene, outcome
+from conformance.tests.faults.planting import HEAD, IDLE, Around, Fault, OnDisk, Scene, outcome
 
 from perdure import codec
-from perdure.backend import Append, Capabilities, Key, OutcomeUnknownError, Part, Replace, StoreCorruptedError
+from perdure.backend import Append, Capabilities, Delete, Key, OutcomeUnknownError, Part, Replace, StoreCorruptedError
 from perdure.contracts.checkpoints import CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
 from perdure_conformance.target import Place
@@ -136,6 +136,48 @@ class ReplaceOverwrites(Lines):
         return versions
 
 
+class KnowsWhatWas(Lines):
+    """A right journal that knows, when it makes the lines of a write, what the key held before."""
+
+    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
+        place, entry = self.kept(operations[0].key)
+        self.before = place, entry and shortened(entry, len(entry.items))
+        return await super().write(operations)
+
+
+class EmptiesBeforeItDeletes(KnowsWhatWas):
+    """A deletion is written at once, a line that empties the key and one that removes it; the first alone leaves it there."""
+
+    def lines(self, operations: Sequence[Any]) -> Sequence[bytes]:
+        whole, (place, entry) = super().lines(operations), self.before
+        if entry is None or not isinstance(operations[0], Delete):
+            return whole
+        return [self.line((place, shortened(entry, 0))), *whole]
+
+
+class HeadBeforeItsEntries(Lines):
+    """An append to a turn journal is written at once, a line with the head alone and one with both; the first alone is read."""
+
+    def lines(self, operations: Sequence[Any]) -> Sequence[bytes]:
+        whole, (place, entry) = super().lines(operations), self.kept(operations[0].key)
+        if operations[0].key.part != Part.RUNS or not isinstance(operations[0], Append):
+            return whole
+        before = len(entry.items) - len(operations[0].items)
+        return [self.line((place, shortened(entry, before))), *whole]
+
+
+class ClosesBeforeItEmpties(KnowsWhatWas):
+    """A turn is closed at once, by a line with the new head and one without the entries; the first alone leaves them there."""
+
+    def lines(self, operations: Sequence[Any]) -> Sequence[bytes]:
+        whole, (place, entry) = super().lines(operations), self.kept(operations[0].key)
+        if operations[0].key.part != Part.RUNS or not isinstance(operations[0], Replace):
+            return whole
+        closed = copy(entry)
+        closed.items = self.before[1].items
+        return [self.line((place, closed)), *whole]
+
+
 class DecisionInTwoLines(Lines):
     """A decision is written at once, without its note and then with it; the first line alone is read as a decision."""
 
@@ -215,6 +257,32 @@ async def last_byte_lost(scene: Scene) -> Any:
     return repr(seen)
 
 
+async def torn(scene: Scene) -> None:
+    """Lose the last byte of what was written last, and open the store again."""
+    file = scene.place().directory / "data"
+    file.write_bytes(file.read_bytes()[:-1])
+    scene.store = await scene.open()
+
+
+async def torn_delete(scene: Scene) -> Any:
+    """What is found when the last byte of a deletion is lost."""
+    await scene.append(1, 2)
+    await scene.store.sessions.delete("s1")
+    await torn(scene)
+    return await scene.records()
+
+
+async def torn_turn(scene: Scene) -> Any:
+    """What is found when the last byte is lost of what goes on with a turn, and of what closes it."""
+    version = await scene.turn({"n": 1}, at=0)
+    await scene.turn({"n": 2}, at=version, head=replace(HEAD, attempts=2))
+    await torn(scene)
+    went_on = await scene.entries()
+    await scene.store.checkpoints.replace("s1", [], expected_version=None, head=IDLE)
+    await torn(scene)
+    return repr((went_on, await scene.entries()))
+
+
 async def what_was_there(scene: Scene) -> Any:
     """Whether a replace leaves the bytes alone that were in the file."""
     await scene.append(1)
@@ -244,6 +312,8 @@ def of(journal: type[Lines], law: str, witness: Any = last_byte_lost) -> Fault:
 
 APPEND = "sessions-append-survives-torn-write"
 REPLACE = "sessions-replace-survives-torn-write"
+DELETE = "sessions-delete-survives-torn-write"
+TURN = "checkpoints-turn-survives-torn-write"
 DECISION = "approvals-decision-survives-torn-write"
 BOTH = "atomic-write-survives-torn-write"
 FAULTS = (
@@ -253,11 +323,14 @@ FAULTS = (
     of(RecordsAreLines, APPEND),
     of(TakesAShortWrite, APPEND, on_a_full_disk),
     of(ReplaceOverwrites, REPLACE, what_was_there),
+    of(EmptiesBeforeItDeletes, DELETE, torn_delete),
+    of(HeadBeforeItsEntries, TURN, torn_turn),
+    of(ClosesBeforeItEmpties, TURN, torn_turn),
     of(DecisionInTwoLines, DECISION),
     of(BothInTwoLines, BOTH),
 )
 RIGHT = (
-    Fault("Lines", (APPEND, REPLACE, DECISION, BOTH), last_byte_lost, Lines),
+    Fault("Lines", (APPEND, REPLACE, DELETE, TURN, DECISION, BOTH), last_byte_lost, Lines),
     Fault("TellsOfAShortWrite", (APPEND,), last_byte_lost, TellsOfAShortWrite),
 )
 """The right store beside them, and one that lives on when a write is cut, with laws that are about them."""

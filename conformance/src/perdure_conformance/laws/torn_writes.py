@@ -11,13 +11,17 @@ from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError, broken, equal
 from perdure_conformance.file_limits import Extent
 from perdure_conformance.laws.storms import law_of_storm
-from perdure_conformance.parts import SESSIONS
+from perdure_conformance.parts import CHECKPOINTS, SESSIONS
 from perdure_conformance.processes import Worker
 from perdure_conformance.storm import COUNTED, KEY, WRITERS, state_after, state_of
 from perdure_conformance.target import Place
 
 MORE = 2
 """How many writes follow a torn one: the second shows what became of the first behind the torn end."""
+TAIL = 40
+"""So many bytes before its end a write is cut also in a storm whose numbers and times are some digits longer."""
+BY_VERSION = {"append": SESSIONS, "replace": SESSIONS, "delete": SESSIONS, "turn": CHECKPOINTS}
+"""The kinds of storms whose writes expect the version of a key, and whose key that is."""
 
 
 async def survives_torn_write(bench: Bench, kind: str) -> None:
@@ -38,15 +42,14 @@ def cuts(written: list[list[Extent]]) -> tuple[list[tuple[int, int]], list[tuple
     """Return the writes and sizes to cut at, 0: the opening; and those of them that tell most."""
     points = [(number, size) for number, extents in enumerate(written) for one in extents for size in inside(one)]
     last = [max(extents, key=lambda one: one[1], default=(0, 0)) for extents in written]
-    halves = [(number, (last[number][0] + last[number][1]) // 2) for number in (1, COUNTED)]
-    telling = [halves[0], (2, last[2][1] - 1), halves[1]]
+    telling = [(1, sum(last[1]) // 2), (2, last[2][1] - 1), (COUNTED, last[COUNTED][1] - TAIL)]
     return list(dict.fromkeys(points)), [point for point in telling if point in points]
 
 
 def inside(extent: Extent) -> Iterator[int]:
-    """Return the sizes that cut a write: after its first byte, before its last one, and between these."""
+    """Return the sizes that cut a write: after its first byte, before its last one or last few, and between these."""
     start, end = extent
-    sizes = (start + 1, *(start + (end - start) * quarter // 4 for quarter in (1, 2, 3)), end - 1)
+    sizes = (start + 1, *(start + (end - start) * quarter // 4 for quarter in (1, 2, 3)), end - TAIL, end - 1)
     return (size for size in sizes if start < size < end)
 
 
@@ -96,7 +99,8 @@ async def goes_on(bench: Bench, place: Place, kind: str, acknowledged: int, when
 
 async def version_of(store: Any, kind: str) -> int:
     """Return the version that the next write expects; 0: there is none, or it finds that out itself."""
-    seen = await SESSIONS.read(store, KEY) if kind in ("append", "replace") else None
+    part = BY_VERSION.get(kind)
+    seen = None if part is None else await part.read(store, KEY)
     return 0 if seen is None else seen.version
 
 
@@ -110,6 +114,18 @@ async def append_survives_torn_write(bench: Bench) -> None:
 async def replace_survives_torn_write(bench: Bench) -> None:
     """A session has its old content or its new one, and takes the next, when the write of a replace was cut in the middle."""
     await survives_torn_write(bench, "replace")
+
+
+@law_of_storm("delete", "survives-torn-write")
+async def delete_survives_torn_write(bench: Bench) -> None:
+    """A session is there whole or gone when the write of its deletion was cut in the middle, and can be created again."""
+    await survives_torn_write(bench, "delete")
+
+
+@law_of_storm("turn", "survives-torn-write")
+async def turn_survives_torn_write(bench: Bench) -> None:
+    """Head and entries of a turn journal are those of one write when an append or the replace that closes it was cut in the middle."""
+    await survives_torn_write(bench, "turn")
 
 
 @law_of_storm("decide", "survives-torn-write")

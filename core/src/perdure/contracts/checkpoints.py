@@ -246,7 +246,7 @@ class CheckpointStore(Store):
             checkpoints-store-works-after-conflicts, checkpoints-store-works-after-errors,
             checkpoints-survives-reopening, checkpoints-text-comes-back, checkpoints-times-follow-the-writes,
             checkpoints-turn-survives-kill, checkpoints-turn-survives-power-loss, checkpoints-turn-survives-server-kill,
-            checkpoints-two-readers-one-writer, checkpoints-typed-failure-passes-unchanged,
+            checkpoints-turn-survives-torn-write, checkpoints-two-readers-one-writer, checkpoints-typed-failure-passes-unchanged,
             checkpoints-version-is-at-least-one, checkpoints-version-never-repeats,
             checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
         """

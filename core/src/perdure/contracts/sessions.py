@@ -309,8 +309,9 @@ class SessionStore(Store):
         Laws: sessions-cancelled-delete-is-whole-or-absent, sessions-declared-operation-works,
             sessions-delete-leaves-nothing, sessions-delete-of-absent-heeds-the-version,
             sessions-delete-refuses-another-version, sessions-delete-removes-one-id, sessions-delete-survives-kill,
-            sessions-delete-survives-power-loss, sessions-delete-survives-server-kill, sessions-deleted-is-absent,
-            sessions-deletion-survives-reopening, sessions-errors-carry-their-facts,
+            sessions-delete-survives-power-loss, sessions-delete-survives-server-kill,
+            sessions-delete-survives-torn-write, sessions-deleted-is-absent, sessions-deletion-survives-reopening,
+            sessions-errors-carry-their-facts,
             sessions-namespaces-delete-their-own, sessions-sleeper-is-refused-after-re-creation,
             sessions-undeclared-operation-refuses, sessions-version-never-repeats
         """
