@@ -38,8 +38,11 @@ CHUNK: Final = 1 << 18
 NEAR: Final = 1 << 16
 """Reading so much is cheaper than looking for a nearer place to begin."""
 
-WORTH_KNOWING: Final = 1 << 15
+SMALL: Final = 1 << 15
 """A smaller piece is checked each time, so that what is known does not become many small pieces."""
+
+LARGE: Final = 1 << 14
+"""Items of more than so many bytes are checked each time: their checksums are nearly all that it costs."""
 
 _MARK: Final = b"\n" + COMMIT
 
@@ -152,12 +155,12 @@ class Log:
         enough, missing, chunk = start or -1, 0, NEAR
         known = self._known.of(self.where)
         while end > opening and count > enough:
-            piece = known.get(end)
-            if piece is not None and piece.total == count and count - piece.items >= start:
-                data = self._disk.read(self.file, piece.start, end - piece.start)
-                if crc32(data) == piece.checksum:
-                    yield Piece(data, 0, piece.items)
-                    end, count = piece.start, count - piece.items
+            checked = known.get(end)
+            if checked is not None and checked.total == count and count - checked.items >= start:
+                data = self._disk.read(self.file, checked.start, end - checked.start)
+                if crc32(data) == checked.checksum:
+                    yield Piece(data, 0, checked.items)
+                    end, count = checked.start, count - checked.items
                     continue
                 known.clear()
             first = max((place for place in tuple(known) if place < end), default=opening)
@@ -172,11 +175,11 @@ class Log:
             except BadLineError as error:
                 raise self._first_damage(offset, end, str(error)) from error
             if place < len(data):
-                yield Piece(data, place, count - left)
+                piece = Piece(data, place, count - left)
+                yield piece
                 chunk = min(2 * chunk, CHUNK)
-                if start == 0 and len(data) - place >= WORTH_KNOWING:
-                    checksum = crc32(memoryview(data)[place:])
-                    known[end] = Checked(offset + place, checksum, count - left, count)
+                if start == 0 and SMALL <= len(data) - place <= LARGE * piece.items:
+                    known[end] = Checked(offset + place, crc32(memoryview(data)[place:]), piece.items, count)
             elif offset < first:
                 known.clear()  # no write begins where one did: it is another file by now
             end, count = offset + place, left
