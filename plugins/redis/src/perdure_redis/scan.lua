@@ -49,10 +49,11 @@ local function look(member)
   seen, behind = seen + 1, there
 end
 
--- Where few were last written before, they are found in that order; their ranks in the index are the order of their ids.
+-- Where few of them were last written before, it goes by that; their ranks in the index are the order of their ids.
 local recent = 'r' .. string.sub(filter, 2)
 local oldest, newest = '[' .. recent, '(' .. recent .. before
-if before ~= '' and order == 'i' and redis.call('ZLEXCOUNT', index, oldest, newest) <= budget then
+local few = before ~= '' and order == 'i' and redis.call('ZLEXCOUNT', index, oldest, newest)
+if few and few <= budget and few <= redis.call('ZLEXCOUNT', index, '[' .. filter, high) / 4 then
   local first = behind == '' and 0 or redis.call('ZLEXCOUNT', index, '-', '[' .. filter .. behind)
   local ranks, at = {}, {}
   for _, member in ipairs(redis.call('ZRANGEBYLEX', index, oldest, newest)) do
