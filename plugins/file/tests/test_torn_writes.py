@@ -13,6 +13,7 @@ from perdure_file.directory import Place
 from perdure_file.disk import Disk
 from perdure_file.guards import Patience
 from perdure_file.journal import FileJournal
+from perdure_file.lines import _sealed
 from perdure_file.reports import TornWrite
 from perdure_file.salvage import salvage, verify
 
@@ -189,6 +190,67 @@ async def test_a_file_under_another_name_is_damage(journal: FileJournal, op: Any
     file_of("two").write_bytes(file_of("one").read_bytes())
     with pytest.raises(StoreCorruptedError, match="sessions one"):
         await op.read(journal, "two")
+
+
+@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("count", lambda value: value + 1),
+        ("items", lambda value: value + 1),
+        ("offset", lambda value: value - 1),
+        ("offset", lambda value: value + 1),
+        ("size", lambda value: value + 1),
+        ("crc32", lambda value: value[::-1]),
+        ("count", None),
+    ],
+)
+async def test_a_commit_that_says_what_is_not_so_is_damage_even_if_its_check_is_right(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path], number: int, field: str, change: Any
+) -> None:
+    for at in range(6):
+        await journal.write([op.append("s", b'{"n":%d}' % at)])
+    path = file_of("s")
+    lines = path.read_bytes().splitlines(keepends=True)
+    line = lines[2 * number]
+    said = b'"%s":%s' % (field.encode(), json.dumps(json.loads(line)["commit"][field]).encode())
+    other = said.replace(b"co", b"oc")  # without the field
+    if change is not None:
+        other = b'"%s":%s' % (field.encode(), json.dumps(change(json.loads(line)["commit"][field])).encode())
+    lines[2 * number] = _sealed(line.partition(b',"check"')[0].replace(said, other))
+    assert len(lines[2 * number]) == len(line)
+    path.write_bytes(b"".join(lines))
+    assert (await op.read(journal, "s", last=1)).items == [b'{"n":5}']
+    for window in ({}, {"after": 0, "limit": 6}, {"last": 6}):
+        with pytest.raises(StoreCorruptedError, match=r"line \d+, offset"):
+            await op.read(journal, "s", **window)
+
+
+class Cut(Disk):
+    """Gives what a file is no longer, from some read on."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        self.left -= 1
+        return super().read(file, offset, size)[: None if self.left >= 0 else 5]
+
+
+@pytest.mark.parametrize("after", [2, 3])
+async def test_a_file_that_is_cut_while_it_is_read_is_damage(root: Path, op: Any, after: int) -> None:
+    disk = Cut(10**6)
+    journal = FileJournal(root, disk=disk)
+    await journal.open()
+    for at in range(40):
+        await journal.write([op.append("s", b'{"n":%d,"x":"%s"}' % (at, b"x" * 5000))])
+    disk.left = after
+    with pytest.raises(StoreCorruptedError):
+        journal._load(Place(op.key("s")), 0, None, None)
+    disk.left = after
+    with pytest.raises(StoreCorruptedError):
+        journal._load(Place(op.key("s")), 2, 3, None)
+    await journal.close()
 
 
 class Interrupted(Disk):
