@@ -27,10 +27,11 @@ from perdure_conformance.laws.world import (
     StoreWorld,
     at_every_call,
     claim,
+    cut_world,
     decide_all,
+    decided_world,
     is_atomic,
     lapsed,
-    needed,
     new_world,
     resume,
     send,
@@ -56,13 +57,13 @@ async def run_ids_never_repeat(bench: Bench) -> None:
         other = world.fresh("other")
         await other.delete_session(SESSION, force=True)
         result = await world.session(other).send("pay b")
-        needed(result.run_id not in runs, f"the run id {result.run_id} came before")
+        holds(result.run_id not in runs, f"the run id {result.run_id} came before")
         runs.add(result.run_id)
         return result
 
     async def check(world: StoreWorld, _: SteppedProcess, outcomes: Outcomes) -> None:
         records = await world.transcript()
-        needed(outcomes["other"].run_id in {one["run_id"] for one in records}, "the turn begun anew is not saved")
+        holds(outcomes["other"].run_id in {one["run_id"] for one in records}, "the turn begun anew is not saved")
         own = [one["run_id"] for one in records if one["message"]["content"] == "pay a"]
         result = outcomes["paused"]
         equal(own, [result.run_id] if isinstance(result, TurnResult) else [], "the runs of who slept in the transcript")
@@ -115,7 +116,7 @@ async def title_survives_a_commit(bench: Bench) -> None:
         await world.session(world.fresh("other")).update_state(lambda state: {**state, "title": "a title"})
 
     async def check(world: StoreWorld, _: SteppedProcess, outcomes: Outcomes) -> None:
-        needed(isinstance(outcomes["paused"], TurnResult), f"the turn ended with {outcomes['paused']!r}")
+        holds(isinstance(outcomes["paused"], TurnResult), f"the turn ended with {outcomes['paused']!r}")
         found = await world.fresh().sessions.load(SESSION)
         equal(found and found.state, {"title": "a title"}, "the state after the turn was saved")
 
@@ -169,9 +170,7 @@ async def approval_answers_its_own_question(bench: Bench) -> None:
     """The approval of a call does not answer whether it may be repeated: that is asked anew, under an id of its own."""
     doubts = 0
     for write in range(1, 12):
-        world = await new_world(bench, in_doubt="ask", keeps=False)
-        await world.turn("ask a")
-        await decide_all(world)
+        world = await decided_world(bench, in_doubt="ask", keeps=False)
         dying = InterceptedJournal(world.journal, at(write, "die-after"), atomic=is_atomic(bench))
         try:
             await world.session(world.store("dying", dying)).resume()
@@ -207,12 +206,10 @@ async def decision_is_seen(bench: Bench) -> None:
         found = await world.turn_journal()
         status = None if found is None else found.head.status
         allowed = ("idle", "ready") if approval.decided else ("awaiting-approval",)
-        needed(status in allowed, f"the approval is {approval.status}, but the turn is {status}, not one of {allowed}")
+        holds(status in allowed, f"the approval is {approval.status}, but the turn is {status}, not one of {allowed}")
 
     await at_every_call(bench, lambda: new_world(bench), send("ask a"), decide_all, check)
-    world = await new_world(bench)
-    await world.turn("ask a")
-    await decide_all(world)  # later than the runner's last look
+    world = await decided_world(bench)  # later than the runner's last look
     found = await world.turn_journal()
     equal(found and found.head.status, "ready", "the status of a turn that waited when it was decided")
 
@@ -249,11 +246,8 @@ async def prune_takes_no_turn_that_goes_on(bench: Bench) -> None:
     """A decided turn, and a finished one that is not saved, are pruned whole or gone on with whole, whoever sleeps."""
 
     async def make(state: str) -> StoreWorld:
-        world = await new_world(bench)
-        if state == "decided":
-            await world.turn("ask a")
-            await decide_all(world)
-        else:
+        world = await (decided_world(bench) if state == "decided" else new_world(bench))
+        if state == "finished":
             await world.cut("pay a", 6, atomic=False)
         world.clock.advance(LONG)
         return world
@@ -283,9 +277,7 @@ async def prune_keeps_the_approvals_of_a_turn(bench: Bench) -> None:
     """Wherever a decided turn was cut, prune takes none of its approvals from a living conversation."""
 
     async def decided(interception: Interception) -> StoreWorld:
-        world = await new_world(bench)
-        await world.turn("ask a")
-        await decide_all(world)
+        world = await decided_world(bench)
         world.clock.advance(LONG)
         await world.fresh("other").sessions.append(SESSION, [], state={"title": "young"})
         dying = InterceptedJournal(world.journal, interception, atomic=is_atomic(bench))
@@ -314,23 +306,17 @@ async def prune_keeps_the_approvals_of_a_turn(bench: Bench) -> None:
 async def sleeping_claim_harms_nothing(bench: Bench) -> None:
     """A clear, discard or delete that sleeps after its claim does nothing to the turn that comes after it."""
 
-    async def make() -> StoreWorld:
-        world = await new_world(bench, keeps=False)
-        await world.turn("pay before")
-        await world.cut("pay c", 2)
-        return world
-
     async def check(world: StoreWorld, process: SteppedProcess, outcomes: Outcomes) -> None:
         if not process.calls:
             return  # it had claimed nothing yet: what it does comes after the other's turn
         result = outcomes["other"]
-        needed(isinstance(result, TurnResult), f"the turn after the claim: expected a result, got {result!r}")
+        holds(isinstance(result, TurnResult), f"the turn after the claim: expected a result, got {result!r}")
         found = await world.turn_journal()
         equal(found and found.head.status, "awaiting-approval", "the status of the turn that came after")
         equal([one.status for one in await world.approvals()], ["pending"], "the approvals of the turn that came after")
 
     for action in ("clear", "discard", "delete"):
-        await at_every_call(bench, make, claim(action), lapsed("ask later"), check)
+        await at_every_call(bench, lambda: cut_world(bench), claim(action), lapsed("ask later"), check)
 
 
 @law("protocol-delete-fences-the-runner", **NEEDS)
@@ -343,16 +329,10 @@ async def delete_fences_the_runner(bench: Bench) -> None:
     async def check(world: StoreWorld, process: SteppedProcess, outcomes: Outcomes) -> None:
         if any("runs" in str(call) for call in process.calls):
             await world.check_nothing_left()
-            needed(not isinstance(outcomes["paused"], SessionBusyError), "the deleted runner is told to wait")
-
-    async def decided() -> StoreWorld:
-        world = await new_world(bench, keeps=False)
-        await world.turn("ask a")
-        await decide_all(world)
-        return world
+            holds(not isinstance(outcomes["paused"], SessionBusyError), "the deleted runner is told to wait")
 
     await at_every_call(bench, lambda: new_world(bench, keeps=False), send("ask a"), delete, check)
-    await at_every_call(bench, decided, resume, delete, check)
+    await at_every_call(bench, lambda: decided_world(bench, keeps=False), resume, delete, check)
 
 
 @law("protocol-failed-claim-blocks-nobody", **NEEDS)
@@ -360,9 +340,7 @@ async def failed_claim_blocks_nobody(bench: Bench) -> None:
     """A claim whose write fails, at any place, does not block its own process: it goes on at the same instant."""
 
     async def claimed(action: str, interception: Interception) -> tuple[StoreWorld, Stores]:
-        world = await new_world(bench, keeps=False)
-        await world.turn("pay before")
-        await world.cut("pay c", 2)
+        world = await cut_world(bench)
         store = world.store("self", InterceptedJournal(world.journal, interception))
         with suppress(StoreUnavailableError, OutcomeUnknownError):
             await claim(action)(world, store)

@@ -26,7 +26,6 @@ from perdure_conformance.laws.world import (
     StoreWorld,
     at_every_call,
     lapsed,
-    needed,
     new_world,
     resume,
     send,
@@ -140,7 +139,7 @@ async def stale_owner_writes_nothing(bench: Bench) -> None:
 
     async def check(world: StoreWorld, _: Any, __: Any) -> None:
         texts = [record["message"]["content"] for record in await world.transcript()]
-        needed(texts.count("pay a") <= 1, f"the turn is in the transcript {texts.count('pay a')} times")
+        holds(texts.count("pay a") <= 1, f"the turn is in the transcript {texts.count('pay a')} times")
 
     await at_every_call(bench, lambda: new_world(bench), send("pay a"), lapsed("later"), check)
 
@@ -156,7 +155,7 @@ async def paused_owner_comes_out_whole(bench: Bench) -> None:
         desk = await new_desk(bench)
         told = await _sleep_through(desk, number)
         where = f"an owner was paused before its write {number}, and another finished its turn"
-        needed(isinstance(told, (TurnResult, *ALLOWED)), f"{where}: the one that woke up ended with {told!r:.200}")
+        holds(isinstance(told, (TurnResult, *ALLOWED)), f"{where}: the one that woke up ended with {told!r:.200}")
         await desk.check(where)
         await desk.stores.close()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.errors import ToolOutcomeUnknownError
 from perdure_conformance.bench import Bench
-from perdure_conformance.checks import LawBrokenError, broken
+from perdure_conformance.checks import LawBrokenError, holds
 from perdure_conformance.conversation_world import LAPSE, SESSION, TYPED, ConversationWorld
 from perdure_conformance.laws.stopping import Apart, interceptions_of
 from perdure_conformance.laws.tapped import all_journals, over
@@ -58,6 +58,22 @@ async def new_world(bench: Bench, **options: Any) -> StoreWorld:
     return StoreWorld(await bench.open(bench.another_place()), **options)
 
 
+async def decided_world(bench: Bench, **options: Any) -> StoreWorld:
+    """Return a world whose turn waited for a decision, and has it."""
+    world = await new_world(bench, **options)
+    await world.turn("ask a")
+    await decide_all(world)
+    return world
+
+
+async def cut_world(bench: Bench) -> StoreWorld:
+    """Return a world with one turn in its transcript, and one that was left by a process that died."""
+    world = await new_world(bench, keeps=False)
+    await world.turn("pay before")
+    await world.cut("pay c", 2)
+    return world
+
+
 def is_atomic(bench: Bench) -> bool:
     """Whether a turn is closed together with its transcript, as the store declares."""
     return all(bench.capabilities(part.name).atomic for part in PARTS[:2])
@@ -69,12 +85,6 @@ async def ended(work: Awaitable[Any]) -> Any:
         return await work
     except ALLOWED as error:
         return error
-
-
-def needed(condition: object, message: str) -> None:
-    """Demand that something holds."""
-    if not condition:
-        raise broken(message)
 
 
 async def at_every_call(
@@ -110,7 +120,7 @@ async def at_every_call(
     writes = [
         number for number in numbers if process.calls[number - 1].kind == "write"
     ]  # what it knows may be stale then
-    needed(len(process.calls) > 1, "the program that was to be stopped made no calls of its store")
+    holds(len(process.calls) > 1, "the program that was to be stopped made no calls of its store")
     await world.stores.close()
     for number in bench.effort.sweep(numbers, telling=writes):
         world, process = await begin()
