@@ -23,6 +23,8 @@ class Joining:
         """Let inputs join what a runner runs; it may go on with another journal and state after it has waited."""
         self._runner = runner
         self._waiting: dict[str, list[asyncio.Future[TurnResult | None]]] = {}
+        self._let_go = False
+        self._outcome: TurnResult | Exception | None = None
 
     async def accept(self, given: Record, *, steer: bool) -> asyncio.Future[TurnResult | None] | None:
         """Take another input into the turn, journaled before this returns.
@@ -50,6 +52,8 @@ class Joining:
         if not joined:
             others.remove(waiting)
             return None
+        if self._let_go:  # it was over before this call was told that it had begun
+            self._tell(waiting, given["input_id"])
         return waiting
 
     async def _accepted(self, given: Record, *, steer: bool) -> bool:
@@ -64,18 +68,23 @@ class Joining:
             written = await runner.journal.append_aside(entries, unless=unwanted)
         except OwnershipLostError:
             return False
-        return written or (runner.state.holds(input_id) and not runner.is_closed)
+        return written or (runner.state.holds(input_id) and not runner.is_stopped)
 
     def let_go(self, outcome: TurnResult | Exception | None) -> None:
         """Tell those whose input joined what became of the turn; `None`: to look for themselves."""
-        untaken = {given.id for given in self._runner.state.untaken}
-        whole = isinstance(outcome, TurnResult) and outcome.finish_reason in (AWAITING, ABORTED)
+        self._let_go, self._outcome = True, outcome
         for input_id, others in self._waiting.items():
             for waiting in others:
-                if waiting.done():
-                    continue
-                if isinstance(outcome, Exception):
-                    waiting.set_exception(outcome)
-                    waiting.exception()  # somebody may have stopped waiting
-                else:
-                    waiting.set_result(outcome if whole or input_id not in untaken else None)
+                self._tell(waiting, input_id)
+
+    def _tell(self, waiting: asyncio.Future[TurnResult | None], input_id: str) -> None:
+        outcome = self._outcome
+        if waiting.done():
+            return
+        if isinstance(outcome, Exception):
+            waiting.set_exception(outcome)
+            waiting.exception()  # somebody may have stopped waiting
+        else:
+            whole = outcome is not None and outcome.finish_reason in (AWAITING, ABORTED)
+            untaken = any(given.id == input_id for given in self._runner.state.untaken)
+            waiting.set_result(outcome if whole or not untaken else None)

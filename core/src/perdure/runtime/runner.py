@@ -186,7 +186,12 @@ class Runner:
     @property
     def is_closed(self) -> bool:
         """Whether the turn takes no more inputs here."""
-        return self._committing or self._aborted or self._lost or self._ended.is_set()
+        return self._committing or self.is_stopped or self._ended.is_set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the turn comes to no result of its own here."""
+        return self._aborted or self._lost
 
     # --- holding the turn ---
 
