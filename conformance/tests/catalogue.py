@@ -274,6 +274,7 @@ CATALOGUE: tuple[Entry, ...] = (
         torn batch seen | sessions-batches-are-whole-among-tasks | RowByRow
         compare-and-set not atomic between handles | sessions-one-of-many-handles-wins | OneAtATimePerHandle
         compare-and-set not atomic between tasks | sessions-one-of-many-tasks-wins | ChecksThenWrites
+        compare-and-set of a replace, or of a delete, not atomic | sessions-one-of-every-kind-wins checkpoints-one-of-every-kind-wins | ReplaceChecksThenWrites DeleteChecksThenWrites
         compare-and-set not atomic between processes | sessions-one-of-many-processes-wins | LastWriterWins
         stale second handle | sessions-second-handle-is-never-stale | StaleHandle LaggingReads
         lock kept after a read | sessions-reading-creates-nothing | LockKeptAfterARead
@@ -287,6 +288,8 @@ CATALOGUE: tuple[Entry, ...] = (
         state and records of two moments | sessions-state-and-records-change-together | TornReads
         a reply goes to the next call | sessions-answers-stay-with-their-calls | RepliesShift
         a cancelled append moves the version alone | sessions-cancelled-append-is-whole-or-absent checkpoints-cancelled-append-is-whole-or-absent | CancelledMovesTheVersion
+        a large batch that is cancelled is half done | sessions-cancelled-append-is-whole-or-absent checkpoints-cancelled-append-is-whole-or-absent | LargeBatchesLater
+        a cancelled call interrupts another | sessions-storm-of-cancellations | CancelInterruptsAnother
         a write refused among others is half applied | atomic-write-conflicts-beside-other-writes | GroupsWithoutSavepoints
         a handle's heads stale | sessions-every-window-is-fresh | CachesHeads
         writes go to what another has replaced | sessions-handles-write-in-turn checkpoints-handles-write-in-turn | KeepsItsOpenFile
@@ -336,6 +339,7 @@ CATALOGUE: tuple[Entry, ...] = (
         128 and 129 characters | sessions-confusable-ids-stay-apart sessions-id-of-128-characters-works | CutsIds
         prefix of another | sessions-delete-removes-one-id | DeletesByPrefix
         namespace leak | sessions-namespaces-share-no-key sessions-namespaces-list-their-own | SharesAllNamespaces ListsNamespacesByPrefix WritesNamespaceByPrefix
+        namespace leak by a filter | sessions-namespaces-list-their-own checkpoints-namespaces-list-their-own approvals-namespaces-list-their-own | FiltersAllNamespaces
         wrong class of error | sessions-append-refuses-another-version | ConflictAsUnknown
         swallowed error | sessions-append-refuses-another-version | SwallowsErrors
         driver's error escapes | sessions-absent-is-none sessions-failed-read-is-unavailable | ForeignErrorEscapes LosesTheCause
@@ -343,6 +347,7 @@ CATALOGUE: tuple[Entry, ...] = (
         unavailable raised though it was written | sessions-errors-tell-the-truth | UnavailableThoughWritten UnknownIsUnavailable
         answered though it was not written | sessions-errors-tell-the-truth | WrittenThoughUnavailable
         empty returned on failure | sessions-failed-read-is-unavailable sessions-damage-is-neither-absent-nor-empty | AbsentWhileDown NoneListedWhileDown DamageIsEmpty
+        damage left out of listings | sessions-damage-is-neither-absent-nor-empty checkpoints-damage-is-neither-absent-nor-empty approvals-damage-is-neither-absent-nor-empty | DamageIsNotListed
         use after close works | sessions-closed-store-refuses | CloseDoesNothing
         second close raises | sessions-close-twice-is-fine | SecondCloseRaises
         descriptors leak | sessions-opening-and-closing-leaks-nothing | LeaksDescriptors

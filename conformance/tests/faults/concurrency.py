@@ -40,6 +40,29 @@ class ChecksThenWrites(Around):
         return await self.inner.write([replace(operation, expected_version=None) for operation in operations])
 
 
+class ReplaceChecksThenWrites(Around):
+    """The check of a replace and its write are two steps, and those of an append are one."""
+
+    kind: ClassVar[type[Any]] = Replace
+
+    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
+        (operation,) = operations
+        if not isinstance(operation, self.kind) or operation.expected_version is None:
+            return await super().write(operations)
+        found = await self.read(operation.key, limit=0)
+        actual = 0 if found is None else found.version
+        if operation.expected_version != actual:
+            raise VersionConflictError(operation.key.id, operation.expected_version, actual)
+        await asyncio.sleep(0)
+        return await self.inner.write([replace(operation, expected_version=None)])
+
+
+class DeleteChecksThenWrites(ReplaceChecksThenWrites):
+    """The check of a delete and the delete are two steps, and those of an append are one."""
+
+    kind = Delete
+
+
 class StaleHandle(Around):
     """Each handle remembers what it has read and forgets it only when it writes itself."""
 
@@ -144,6 +167,27 @@ class LastHandleWins(Around):
         return versions
 
 
+class CancelInterruptsAnother(Around):
+    """Writes go one at a time, and one that is cancelled while it waits interrupts the one that is under way."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.order = asyncio.Lock()
+        self.interrupted = False
+
+    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
+        try:
+            async with self.order:
+                self.interrupted = False
+                await asyncio.sleep(0)
+                if self.interrupted:
+                    raise StoreUnavailableError("write", operations[0].key.id, "interrupted")
+                return await super().write(operations)
+        except asyncio.CancelledError:
+            self.interrupted = True
+            raise
+
+
 class TornReads(Around):
     """A read of a long list is made in two steps, and a write may come between them."""
 
@@ -241,6 +285,27 @@ async def two_at_once(scene: Scene) -> Any:
     return tasks, handles
 
 
+async def kinds_at_once(scene: Scene) -> Any:
+    """What a replace and an append, and a delete and an append, come to at one version."""
+    version, sessions = await scene.append(1), scene.store.sessions
+    replaced = await at_once(
+        sessions.replace("s1", [], expected_version=version), scene.append(2, expected_version=version)
+    )
+    version = await scene.append(1, to="s2")
+    deleted = await at_once(
+        sessions.delete("s2", expected_version=version), scene.append(2, to="s2", expected_version=version)
+    )
+    return replaced, deleted
+
+
+async def beside_a_cancelled_one(scene: Scene) -> Any:
+    """What three appends come to when the last of them is cancelled a step after they began."""
+    tasks = [asyncio.ensure_future(scene.append(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    tasks[-1].cancel()
+    return await at_once(*tasks)
+
+
 async def two_handles(scene: Scene) -> Any:
     """What two handles see of each other's appends."""
     other = await scene.open()
@@ -322,6 +387,8 @@ def of(journal: type[Around], witness: Any, *laws: str, **more: Any) -> Fault:
 
 FAULTS = (
     of(ChecksThenWrites, two_at_once, "sessions-one-of-many-tasks-wins", "checkpoints-one-claim-wins"),
+    of(ReplaceChecksThenWrites, kinds_at_once, "sessions-one-of-every-kind-wins", "checkpoints-one-of-every-kind-wins"),
+    of(DeleteChecksThenWrites, kinds_at_once, "sessions-one-of-every-kind-wins", "checkpoints-one-of-every-kind-wins"),
     of(OneAtATimePerHandle, two_at_once, "sessions-one-of-many-handles-wins"),
     of(BusyErrorEscapes, two_at_once, "sessions-no-update-is-lost", "sessions-one-of-many-tasks-wins"),
     of(StaleHandle, two_handles, "sessions-second-handle-is-never-stale", "approvals-second-handle-is-never-stale"),
@@ -341,6 +408,7 @@ FAULTS = (
     ),
     of(WritesBothOneByOne, seen_while_written, "atomic-write-is-all-or-none", "atomic-write-is-seen-whole"),
     of(CancelledDeleteIsHalf, seen_while_written, "sessions-cancelled-delete-is-whole-or-absent"),
+    of(CancelInterruptsAnother, beside_a_cancelled_one, "sessions-storm-of-cancellations"),
     of(TornReads, torn, "sessions-state-and-records-change-together"),
     Fault(
         "ReplaceInTwoWrites",

@@ -83,6 +83,19 @@ class CancelledMovesTheVersion(Around):
             return versions
 
 
+class LargeBatchesLater(Around):
+    """A large batch sets the head, and adds its records when they are ready; a small one does both at once."""
+
+    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
+        operation = operations[0]
+        if not isinstance(operation, Append) or sum(map(len, operation.items)) < 2**16:
+            return await super().write(operations)
+        versions = await self.inner.write([replace(operation, items=()), *operations[1:]])
+        await asyncio.sleep(0)
+        self.stored(operation.key).items.extend(operation.items)
+        return versions
+
+
 class ConflictKeepsTheLock(Around):
     """A replace or delete that is refused keeps the lock of its key."""
 
@@ -288,12 +301,12 @@ async def replaced_head(scene: Scene) -> Any:
     return await scene.entries()
 
 
-async def cancelled(scene: Scene) -> Any:
+async def cancelled(scene: Scene, text: str = "") -> Any:
     """Whether version and records went together when an append was cancelled after so many steps."""
     together = True
     for steps in range(1, 5):
         version = await scene.append(0, to=f"s{steps}")
-        task = asyncio.ensure_future(scene.append(1, to=f"s{steps}"))
+        task = asyncio.ensure_future(scene.store.sessions.append(f"s{steps}", [{"n": 1, "text": text}]))
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()
@@ -302,6 +315,11 @@ async def cancelled(scene: Scene) -> Any:
         assert found is not None
         together &= found.version - version == found.count - 1
     return together
+
+
+async def cancelled_large(scene: Scene) -> Any:
+    """The same of an append of some hundred kilobytes."""
+    return await cancelled(scene, "n" * 200_000)
 
 
 async def after_conflicts(scene: Scene) -> Any:
@@ -383,6 +401,7 @@ FAULTS = (
     of(AnswersRepeatedWrites, twice, *each("equal-write-at-a-used-version-conflicts")),
     of(ReplaceDropsUnknownFields, replaced_head, "checkpoints-head-is-replaced-whole"),
     of(CancelledMovesTheVersion, cancelled, *each("cancelled-append-is-whole-or-absent")),
+    of(LargeBatchesLater, cancelled_large, *each("cancelled-append-is-whole-or-absent")),
     of(ConflictKeepsTheLock, after_conflicts, *each("store-works-after-conflicts"), hangs=True),
     of(GroupsWithoutSavepoints, beside_another, "atomic-write-conflicts-beside-other-writes"),
     of(CachesHeads, heads_of_two, "sessions-every-window-is-fresh"),

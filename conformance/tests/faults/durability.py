@@ -14,6 +14,8 @@ from conformance.tests.faults.planting import Fault, OnDisk, Scene, outcome
 from perdure.backend import (
     Append,
     Delete,
+    JournalSnapshot,
+    Key,
     Part,
     Replace,
     SchemaVersionError,
@@ -221,6 +223,23 @@ class DamageIsEmpty(OnDisk):
             self.inner._data.parts.clear()
 
 
+class DamageIsNotListed(OnDisk):
+    """What cannot be read is refused when it is read, and left out of every listing."""
+
+    damaged = False
+
+    async def open(self) -> None:
+        try:
+            await super().open()
+        except pickle.UnpicklingError:
+            self.damaged = True
+
+    async def read(self, key: Key, **window: Any) -> JournalSnapshot | None:
+        if self.damaged:
+            raise StoreCorruptedError("data", "is no store")
+        return await super().read(key, **window)
+
+
 class Versioned(OnDisk):
     """A right store that knows the version of its format."""
 
@@ -355,6 +374,12 @@ FAULTS = (
     of(LockOutlivesItsProcess, after_a_killed_save, "sessions-append-survives-kill"),
     of(SavesInPlace, half_a_file, "sessions-append-survives-kill"),
     of(DamageIsEmpty, half_a_file, "sessions-damage-is-neither-absent-nor-empty", damage=spoil),
+    of(
+        DamageIsNotListed,
+        half_a_file,
+        *(f"{part}-damage-is-neither-absent-nor-empty" for part in ("sessions", "checkpoints", "approvals")),
+        damage=spoil,
+    ),
     of(NewerSchemaIsRead, newer, "newer-schema-is-refused", newer_schema=newer_schema, beside=Versioned),
 )
 RIGHT = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from conformance.tests.faults.planting import Around, Fault, Scene, outcome
+from conformance.tests.faults.planting import HEAD, Around, Fault, Scene, outcome
 
 from perdure import safe_id
 from perdure.backend import (
@@ -69,6 +69,18 @@ class ListsNamespacesByPrefix(Around):
             if name.startswith(self.namespace):
                 found += await MemoryJournal(self.place.name, namespace=name).scan(part, **options)
         return sorted(found, key=lambda info: info.id)[: options["limit"]]
+
+
+class FiltersAllNamespaces(ListsNamespacesByPrefix):
+    """A listing that goes by a status or a group has a query of its own, which forgets the namespace."""
+
+    async def scan(self, part: Part, **options: Any) -> Sequence[JournalInfo]:
+        if options["status"] is None and options["group"] is None:
+            return await self.inner.scan(part, **options)
+        found: list[JournalInfo] = []
+        for name in self.opened[self.place.name]:
+            found += await MemoryJournal(self.place.name, namespace=name).scan(part, **options)
+        return found[: options["limit"]]
 
 
 class Ids(Around):
@@ -165,6 +177,14 @@ async def namespaces(scene: Scene) -> Any:
     return seen, listed, await other.sessions.load("s2") is None
 
 
+async def filtered_namespaces(scene: Scene) -> Any:
+    """What one namespace lists by a filter beside another one."""
+    other = await scene.open(namespace="default2")
+    await other.sessions.append("s1", [], scope="ann")
+    await other.checkpoints.append("s1", [], expected_version=0, head=HEAD)
+    return await scene.ids(scope="ann"), await scene.ids("checkpoints", status=HEAD.status)
+
+
 async def reading(scene: Scene) -> Any:
     return await outcome(scene.records()), await scene.ids()
 
@@ -189,5 +209,10 @@ FAULTS = (
     of(SharesAllNamespaces, namespaces, "sessions-namespaces-share-no-key", "prune-stays-in-its-namespace"),
     of(WritesNamespaceByPrefix, namespaces, "sessions-namespaces-share-no-key"),
     of(ListsNamespacesByPrefix, namespaces, "sessions-namespaces-list-their-own"),
+    of(
+        FiltersAllNamespaces,
+        filtered_namespaces,
+        *(f"{part}-namespaces-list-their-own" for part in ("sessions", "checkpoints", "approvals")),
+    ),
     of(DeletesAllNamespaces, namespaces, "sessions-namespaces-delete-their-own", "prune-stays-in-its-namespace"),
 )

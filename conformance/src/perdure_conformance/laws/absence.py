@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from perdure.errors import StoreCorruptedError, StoreUnavailableError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotRunError, broken, equal, holds
@@ -77,17 +79,19 @@ async def deleted_is_absent(bench: Bench, part: Part) -> None:
 
 @law_of_each("damage-is-neither-absent-nor-empty", needs=("durable",), promise=8, methods=["read"])
 async def damage_is_an_error(bench: Bench, part: Part) -> None:
-    """What cannot be read any more is a typed error: never None, never empty, and never replaced by something fresh."""
+    """What cannot be read any more is a typed error: never None, never empty, not left out of a listing, and never made anew."""
     if bench.target.damage is None:
         raise NotRunError("the target tells no way to damage what is stored")
-    key = part.key("s1")
+    key, lists = part.key("s1"), bench.capabilities(part.name).list
     await part.make(bench.store, key)
     await bench.close()
     bench.target.damage(bench.place)
     for attempt in ("first", "second"):
-        try:
+        with suppress(StoreCorruptedError, StoreUnavailableError):
             store = await bench.open()
-            seen = await part.read(store, key)
-        except (StoreCorruptedError, StoreUnavailableError):
-            continue
-        raise broken(f"{attempt} reading after damage: expected StoreCorruptedError, got {seen}")
+            with suppress(StoreCorruptedError, StoreUnavailableError):
+                seen = await part.read(store, key)
+                raise broken(f"{attempt} reading after damage: expected StoreCorruptedError, got {seen}")
+            if lists:  # a head may be whole where what belongs to it is not
+                listed = await part.ids(store)
+                equal(listed, [key], f"{attempt} listing after damage, which raised no StoreCorruptedError")

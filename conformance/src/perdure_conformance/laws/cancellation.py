@@ -16,6 +16,9 @@ from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, PARTS, Part
 STEPS = (1, 2, 3, 4, 5, 8, 13)
 """After how many turns of the event loop a call is cancelled."""
 
+LARGE = 100_000
+"""How long a text is that makes a record large: a store may write such a one by another way."""
+
 
 async def cancelled(call: Awaitable[Any], steps: int) -> None:
     """Start a call, cancel it after so many turns of the loop, and wait until it is over."""
@@ -29,19 +32,22 @@ async def cancelled(call: Awaitable[Any], steps: int) -> None:
 
 @law_of_each("cancelled-append-is-whole-or-absent", parts=LISTS, promise=14, methods=["write"])
 async def cancelled_append(bench: Bench, part: WritablePart) -> None:
-    """An append that is cancelled, whenever that is, wrote its whole batch or nothing; the next call works."""
-    for steps in STEPS:
-        key = f"s{steps}"
-        version = await part.make(bench.store, key, {"n": 0})
-        await cancelled(part.write(bench.store, key, [{"n": 1}, {"n": 2}, {"n": 3}]), steps)
-        seen = await part.read(bench.store, key)
-        holds(seen is not None, f"an append of 3, cancelled after {steps} steps, left no key")
-        assert seen is not None
-        values, moved = list(seen.values), seen.version - version
-        what = f"an append of 3, cancelled after {steps} steps, left {len(values) - 1} of them and moved the version by {moved}"
-        holds((len(values), moved) in ((1, 0), (4, 1)), what)
-        await part.write(bench.store, key, [{"n": 4}])
-        equal(await part.values(bench.store, key), [*values, {"n": 4}], "the key after the next append")
+    """An append that is cancelled, whenever that is and however large, wrote its whole batch or nothing; the next call works."""
+    for size, text in (("small", "n"), ("large", "n" * LARGE)):
+        batch = [{"n": number, "text": text} for number in (1, 2, 3)]
+        for steps in STEPS:
+            key = f"{size}-{steps}"
+            version = await part.make(bench.store, key, {"n": 0})
+            await cancelled(part.write(bench.store, key, batch), steps)
+            seen = await part.read(bench.store, key)
+            holds(seen is not None, f"an append of 3 {size} records, cancelled after {steps} steps, left no key")
+            assert seen is not None
+            values, moved = list(seen.values), seen.version - version
+            left = f"left {len(values) - 1} of them and moved the version by {moved}"
+            what = f"an append of 3 {size} records, cancelled after {steps} steps, {left}"
+            holds((len(values), moved) in ((1, 0), (4, 1)), what)
+            await part.write(bench.store, key, [{"n": 4}])
+            equal(await part.values(bench.store, key), [*values, {"n": 4}], "the key after the next append")
 
 
 @law_of_each("cancelled-replace-is-old-or-new", parts=LISTS, needs=("replace",), promise=14, methods=["replace"])
@@ -160,22 +166,27 @@ async def cancelled_call_holds_no_lock(bench: Bench, part: Part) -> None:
 
 @law("sessions-storm-of-cancellations", parts=PARTS, promise=14)
 async def storm_of_cancellations(bench: Bench) -> None:
-    """Many calls of which half are cancelled leave the others whole, and the store as fast as before."""
-    tasks = [
-        asyncio.ensure_future(bench.store.sessions.append(f"s{number % 5}", [{"n": number}, {"n": -number}]))
-        for number in range(1, 61)
-    ]
-    await asyncio.sleep(0)
-    for task in tasks[::2]:
-        task.cancel()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    """Many calls of which half are cancelled, at once or one by one, leave the others whole, and the store as fast as before."""
+    outcomes: dict[int, object] = {}
+    for storm in range(4):
+        numbers = range(60 * storm + 1, 60 * storm + 61)
+        tasks = [
+            asyncio.ensure_future(bench.store.sessions.append(f"s{number % 5}", [{"n": number}, {"n": -number}]))
+            for number in numbers
+        ]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+            if storm:
+                await asyncio.sleep(0)
+        outcomes |= zip(numbers, await all_of(list(tasks)), strict=True)
     written: list[int] = []
     for name in range(5):
         found = await bench.store.sessions.load(f"s{name}")
-        numbers = [record["n"] for record in found.records] if found else []
-        equal(numbers[1::2], [-number for number in numbers[::2]], f"pairs of records of s{name}")
-        written += numbers[::2]
-    for number, outcome in enumerate(outcomes, 1):
+        records = [record["n"] for record in found.records] if found else []
+        equal(records[1::2], [-number for number in records[::2]], f"pairs of records of s{name}")
+        written += records[::2]
+    for number, outcome in outcomes.items():
         holds(isinstance(outcome, (int, asyncio.CancelledError)), f"append {number} in the storm: {outcome!r:.200}")
         if isinstance(outcome, int):
             holds(number in written, f"append {number} was acknowledged in the storm, but is not there")

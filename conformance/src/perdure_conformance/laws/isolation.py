@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from perdure.errors import InvalidIdError, StoreURLError, VersionConflictError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import broken, equal, raises
+from perdure_conformance.laws.filters import grouped_by, of_group, said
 from perdure_conformance.laws.register import law, law_of_each
-from perdure_conformance.parts import LISTS, Part, Stores, WritablePart
+from perdure_conformance.parts import CHECKPOINTS, LISTS, Part, Stores, WritablePart
 
 NAMESPACES = ("default", "default2", "defaulu", "a", "ab", "a_", "a-", "A", "a-b", "b", "aa", "n" * 48, "n" * 47 + "m")
 """Tenants whose names resemble one another, or are the beginning of one another."""
@@ -33,14 +37,29 @@ async def namespaces_share_no_key(bench: Bench, part: Part) -> None:
 
 @law_of_each("namespaces-list-their-own", needs=("list",), promise=11, methods=["list"])
 async def namespaces_list_their_own(bench: Bench, part: Part) -> None:
-    """A namespace lists its own keys and no other's."""
+    """A namespace lists its own keys and no other's, whatever the listing goes by."""
     stores = await tenants(bench)
+    shared = part.key("s1")
     for name, store in stores.items():
-        for number in range(2):
-            await part.make(store, part.key(f"of-{name}-{number}"))
+        for key in (shared, part.key(f"of-{name}")):
+            if isinstance(part, WritablePart):
+                await part.write(store, key, [{"of": name}], expected_version=0, **of_group(part, "ann"))
+            else:
+                await part.make(store, key)
     for name, store in stores.items():
-        expected = sorted(part.key(f"of-{name}-{number}") for number in range(2))
-        equal(sorted(await part.ids(store, limit=1)), expected, f"the listing of namespace {name}")
+        for given in conditions(bench, part):
+            expected = [shared] if "session_id" in given or "run_id" in given else [part.key(f"of-{name}"), shared]
+            listed = sorted(await part.ids(store, **given))
+            equal(listed, sorted(expected), f"list({said(given)}) in namespace {name}")
+
+
+def conditions(bench: Bench, part: Part) -> list[dict[str, Any]]:
+    """Return ways to list a part, each of which fits all of its keys, or that of `s1`."""
+    shared: list[dict[str, Any]] = [{"limit": 1}, {"before": bench.clock.now() + timedelta(days=36500)}]
+    if not isinstance(part, WritablePart):
+        return [*shared, {"status": "pending"}, {"session_id": "s1"}, {"run_id": "s1.turn-1"}]
+    orders = [{"order": "created"}, {"order": "recent"}, {grouped_by(part): "ann"}]
+    return [*shared, *orders, *([{"status": "in-progress"}] if part is CHECKPOINTS else [])]
 
 
 @law_of_each("namespaces-delete-their-own", needs=("delete",), promise=11, methods=["delete"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from itertools import permutations
 from typing import Any
 
 from perdure.errors import VersionConflictError
@@ -38,6 +40,32 @@ async def one_of_many_tasks_wins(bench: Bench, part: WritablePart) -> None:
 async def one_of_many_handles_wins(bench: Bench, part: WritablePart) -> None:
     """Of many handles of one place that append at one version exactly one writes."""
     await race(part, await bench.handles(4), "4 handles at one version")
+
+
+@law_of_each(
+    "one-of-every-kind-wins", parts=LISTS, needs=("replace", "delete"), promise=2, methods=["replace", "delete"]
+)
+async def one_of_every_kind_wins(bench: Bench, part: WritablePart) -> None:
+    """Of appends, replaces and deletes by several handles that meet at one version exactly one is done."""
+    stores = await bench.handles(4)
+    for number, order in enumerate(permutations(range(4))):
+        key, made = f"s{number}", {"made": number}
+        version = await part.make(stores[0], key, made)
+
+        def write(by: int, key: str = key, version: int = version) -> Awaitable[Any]:
+            if by % 3 == 0:
+                return part.write(stores[by], key, [{"by": by}], expected_version=version)
+            if by % 3 == 1:
+                return part.replace(stores[by], key, [{"by": by}], expected_version=version)
+            return part.delete(stores[by], key, expected_version=version)
+
+        outcomes = await all_of([write(by) for by in order])
+        what = f"two appends, a replace and a delete of {key} at one version"
+        won = only(VersionConflictError, outcomes, what)
+        equal(len(won), 1, f"how many were done of {what}")
+        winner = next(by for by, outcome in zip(order, outcomes, strict=True) if outcome is won[0])
+        left = ([made, {"by": winner}], [{"by": winner}], [])[winner % 3]
+        equal(await part.values(stores[-1], key), left, f"what is left of {what}, of which number {winner} won")
 
 
 @law_of_each("one-of-many-creates", parts=LISTS, promise=2, methods=["write"])

@@ -299,10 +299,11 @@ class CheckpointStore(Store):
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more.
         Cancelled: Written whole or not at all.
         Laws: checkpoints-cancelled-replace-is-old-or-new, checkpoints-closing-and-reopening-a-turn-goes-on,
-            checkpoints-cut-anywhere-is-old-or-new, checkpoints-emptied-is-not-absent, checkpoints-replace-adds-one,
-            checkpoints-replace-at-the-version-writes, checkpoints-replace-drops-every-entry,
-            checkpoints-replace-of-absent-conflicts, checkpoints-replace-refuses-another-version,
-            checkpoints-replace-shows-old-or-new, checkpoints-replaced-stays-replaced
+            checkpoints-cut-anywhere-is-old-or-new, checkpoints-emptied-is-not-absent,
+            checkpoints-one-of-every-kind-wins, checkpoints-replace-adds-one, checkpoints-replace-at-the-version-writes,
+            checkpoints-replace-drops-every-entry, checkpoints-replace-of-absent-conflicts,
+            checkpoints-replace-refuses-another-version, checkpoints-replace-shows-old-or-new,
+            checkpoints-replaced-stays-replaced
         """
         expected = check.check_expected(expected_version)
         settled = self._settle_write(key, entries, head, at)
@@ -335,8 +336,8 @@ class CheckpointStore(Store):
             checkpoints-delete-removes-one-id, checkpoints-deleted-is-absent, checkpoints-deleted-journal-keeps-nothing,
             checkpoints-deletion-survives-reopening, checkpoints-errors-carry-their-facts,
             checkpoints-late-append-revives-nothing, checkpoints-namespaces-delete-their-own,
-            checkpoints-sleeper-is-refused-after-re-creation, checkpoints-undeclared-operation-refuses,
-            checkpoints-version-never-repeats
+            checkpoints-one-of-every-kind-wins, checkpoints-sleeper-is-refused-after-re-creation,
+            checkpoints-undeclared-operation-refuses, checkpoints-version-never-repeats
         """
         check_checkpoint_key(key)
         expected = check.check_expected(expected_version)

@@ -270,11 +270,12 @@ class SessionStore(Store):
         Cancelled: Written whole or not at all.
         Laws: sessions-append-goes-behind-a-replace, sessions-cancelled-replace-is-old-or-new,
             sessions-cut-anywhere-is-old-or-new, sessions-emptied-is-not-absent, sessions-keep-beyond-the-end-conflicts,
-            sessions-replace-adds-one, sessions-replace-at-the-version-writes, sessions-replace-costs-what-it-adds,
-            sessions-replace-keeps-the-first, sessions-replace-keeps-the-rest, sessions-replace-of-absent-conflicts,
-            sessions-replace-refuses-another-version, sessions-replace-shows-old-or-new, sessions-replace-survives-kill,
-            sessions-replace-survives-power-loss, sessions-replace-survives-server-kill,
-            sessions-replace-survives-torn-write, sessions-replace-takes-a-snapshot, sessions-replaced-stays-replaced,
+            sessions-one-of-every-kind-wins, sessions-replace-adds-one, sessions-replace-at-the-version-writes,
+            sessions-replace-costs-what-it-adds, sessions-replace-keeps-the-first, sessions-replace-keeps-the-rest,
+            sessions-replace-of-absent-conflicts, sessions-replace-refuses-another-version,
+            sessions-replace-shows-old-or-new, sessions-replace-survives-kill, sessions-replace-survives-power-loss,
+            sessions-replace-survives-server-kill, sessions-replace-survives-torn-write,
+            sessions-replace-takes-a-snapshot, sessions-replaced-stays-replaced,
             sessions-rewritten-names-the-last-replace, sessions-write-that-changes-nothing-adds-one
         """
         check_session_id(session_id)
@@ -311,9 +312,9 @@ class SessionStore(Store):
             sessions-delete-refuses-another-version, sessions-delete-removes-one-id, sessions-delete-survives-kill,
             sessions-delete-survives-power-loss, sessions-delete-survives-server-kill,
             sessions-delete-survives-torn-write, sessions-deleted-is-absent, sessions-deletion-survives-reopening,
-            sessions-errors-carry-their-facts,
-            sessions-namespaces-delete-their-own, sessions-sleeper-is-refused-after-re-creation,
-            sessions-undeclared-operation-refuses, sessions-version-never-repeats
+            sessions-errors-carry-their-facts, sessions-namespaces-delete-their-own, sessions-one-of-every-kind-wins,
+            sessions-sleeper-is-refused-after-re-creation, sessions-undeclared-operation-refuses,
+            sessions-version-never-repeats
         """
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
