@@ -101,7 +101,7 @@ async def foreign(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     here = _at_work.pop(task, None)  # type: ignore[arg-type]  # reason: whoever awaits is in a task
     try:
-        return await apart(work)
+        return await _Apart(work)
     finally:
         if here is not None:
             _at_work[here.task] = here
