@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
@@ -221,3 +222,76 @@ async def test_a_tool_that_keeps_a_cancellation_to_itself_is_recorded_and_ends_t
     assert result is not None
     assert result.messages[2] == Message("tool", "stopped", tool_call_id="c1")
     assert len(model.calls) == 2
+
+
+def _cancel_this_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def _at_once() -> None:
+    _cancel_this_task()
+
+
+async def _and_go_on() -> None:
+    _cancel_this_task()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+
+
+async def _and_fail() -> None:
+    _cancel_this_task()
+    raise LookupError
+
+
+@pytest.mark.parametrize("end_what_takes_too_long", [_at_once, _and_go_on, _and_fail])
+async def test_code_of_others_that_cancels_its_task_and_keeps_it_to_itself_cancels_no_turn(
+    store: AgentStore, end_what_takes_too_long: Callable[[], Awaitable[None]]
+) -> None:
+    """As libraries do that have timeouts of their own from before tasks could take a cancellation back."""
+
+    @tool
+    async def look() -> str:
+        await end_what_takes_too_long()
+        return "seen"
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        with contextlib.suppress(LookupError):
+            await end_what_takes_too_long()
+        said = sum(message.role == "assistant" for message in request.messages)
+        return ModelResponse("", [ToolCall(f"c{said}", "look")]) if said < 2 else ModelResponse("done")
+
+    result = await Agent(model=FunctionModel(answer), tools=[look], store=store).session("s").send("go")
+    assert result.finish_reason == "stop"
+    answers = [message.text for message in result.messages if message.role == "tool"]
+    assert answers == [answers[0]] * 2
+    assert ("LookupError" in answers[0]) == (end_what_takes_too_long is _and_fail)
+
+
+async def test_an_interruption_while_a_cancellation_is_forgotten_comes_behind_the_next_piece() -> None:
+    piece = Piece()
+
+    async def whole() -> None:
+        await foreign(_at_once())  # which waits a moment for the cancellation
+        await uninterrupted(piece.run())
+        raise AssertionError("it is not interrupted")
+
+    work = Work(whole())
+    await asyncio.sleep(0)
+    work.interrupt()
+    piece.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await work.result()
+    assert piece.ended
+
+
+async def test_work_is_known_as_such_before_it_begins() -> None:
+    """Also where the loop makes tasks that begin at once."""
+    asyncio.get_running_loop().set_task_factory(lambda *_, **__: pytest.fail("it is asked for a task"))
+    piece = Piece()
+    piece.may_end.set()
+    work = Work(uninterrupted(piece.run()))
+    assert await work.result() == "done"
+    assert piece.tasks == [work.task]
+    asyncio.get_running_loop().set_task_factory(None)

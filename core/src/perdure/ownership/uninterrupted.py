@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Generator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -21,10 +22,13 @@ class Work(Generic[T]):
 
     Attributes:
         task: The task.
+        interrupted: Whether `interrupt` was called.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        self.task = asyncio.create_task(work)
+        # Not by the loop's factory: an eager one would begin the work before it is known as such.
+        self.task = asyncio.Task(work, loop=asyncio.get_running_loop())
+        self.interrupted = False
         self._within = False
         self._interrupted = False
         _at_work[self.task] = self
@@ -32,6 +36,7 @@ class Work(Generic[T]):
 
     def interrupt(self) -> None:
         """Cancel the work, as soon as it can be."""
+        self.interrupted = True
         if self._within:
             self._interrupted = True
         else:
@@ -59,6 +64,20 @@ class Work(Generic[T]):
                 self._interrupted = False
                 self.task.cancel()
                 await asyncio.sleep(0)  # here it comes through
+
+    async def forget_cancellations(self, but: int) -> None:
+        """Take back the cancellations that the code of others has asked for and kept to itself, `but` so many before it.
+
+        Some libraries end what takes too long by cancelling the task and never say that this is over.
+        """
+        if self.interrupted or self.task.cancelling() <= but:
+            return
+        self._within = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # one that is on its way comes through here, and not in the next write
+        self._within = False
+        while self.task.cancelling() > but:
+            self.task.uncancel()
 
 
 _at_work: Final[dict[asyncio.Task[Any], Work[Any]]] = {}
@@ -100,11 +119,21 @@ async def foreign(work: Coroutine[Any, Any, T]) -> T:
     """Await what calls the code of others, which may cancel the task that it runs in, as a timeout does; `apart`."""
     task = asyncio.current_task()
     here = _at_work.pop(task, None)  # type: ignore[arg-type]  # reason: whoever awaits is in a task
-    try:
+    if here is None:
         return await _Apart(work)
+    cancelling = here.task.cancelling()
+    try:
+        result = await _Apart(work)
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        await here.forget_cancellations(cancelling)
+        raise
+    else:
+        await here.forget_cancellations(cancelling)
+        return result
     finally:
-        if here is not None:
-            _at_work[here.task] = here
+        _at_work[here.task] = here
 
 
 async def apart(work: Coroutine[Any, Any, T]) -> T:
