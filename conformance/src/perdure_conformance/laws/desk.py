@@ -69,6 +69,8 @@ class Desk:
     may_repeat: Counter[str] = field(default_factory=Counter)
     hold: Callable[[], Any] | None = None
     _pids: int = 7000
+    _deaths: int = 0
+    _in_doubt: set[str] = field(default_factory=set)
 
     # --- processes ---
 
@@ -120,9 +122,16 @@ class Desk:
         turn = await self.turn()
         recorded = {call.call.id for step in turn.steps for call in step.calls if call.result is not None}
         open_calls = {call.call.id for step in turn.steps for call in step.unanswered()}
+        happened = {call for call, _ in self.effects}
         self.may_repeat.update(call for call, _ in self.effects if call in open_calls and call not in recorded)
         self.may_repeat.update([f"response {len(turn.steps)}"])
+        self._deaths += 1
+        self._in_doubt = open_calls - recorded - happened
         self.clock.advance(LAPSE)
+
+    def wake(self) -> None:
+        """Note that one which was taken for dead goes on: from here on nothing that it does is excused."""
+        self._in_doubt.clear()
 
     # --- the model and the tools ---
 
@@ -141,18 +150,20 @@ class Desk:
         return ModelResponse(text=f"did {given}")
 
     def _tools(self) -> list[Tool]:
+        life = self._deaths
+
         async def look(what: str, context: ToolContext) -> str:
-            return await self._act("look", f"looked {what}", context)
+            return await self._act(life, "look", f"looked {what}", context)
 
         async def note(what: str, context: ToolContext) -> str:
-            return await self._act("note", f"noted {what}", context)
+            return await self._act(life, "note", f"noted {what}", context)
 
         async def pay(to: str, context: ToolContext) -> str:
-            return await self._act(f"pay {to}", f"paid {to}", context)
+            return await self._act(life, f"pay {to}", f"paid {to}", context)
 
         return [replace(_LOOK, function=look), replace(_NOTE, function=note), replace(_PAY, function=pay)]
 
-    async def _act(self, what: str, answer: str, context: ToolContext) -> str:
+    async def _act(self, life: int, what: str, answer: str, context: ToolContext) -> str:
         if self.hold is not None:
             await self.hold()
         turn = await self.turn()
@@ -160,6 +171,10 @@ class Desk:
         if context.call_id in recorded:
             raise broken(f"the result of {context.call_id} is recorded, and the call ran again")
         self.effects.append((context.call_id, what))
+        if life != self._deaths and context.call_id in self._in_doubt:
+            # A pause holds one write; a tool that was under way beside it may act a moment later, as before a death.
+            self._in_doubt.remove(context.call_id)
+            self.may_repeat.update([context.call_id])
         return answer
 
     # --- what is there ---

@@ -174,6 +174,7 @@ async def _sleep_through(desk: Desk, number: int) -> Any:
     standing.cancel()
     await desk.note_death()  # to everybody else it is as if it had died
     await desk.life(desk.process())
+    desk.wake()
     opened.set()
     (outcome,) = await asyncio.gather(paused, return_exceptions=True)
     return outcome

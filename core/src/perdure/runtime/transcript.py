@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from perdure import codec
 from perdure.errors import StoreCorruptedError
-from perdure.runtime.history import is_own
+from perdure.runtime.history import SAME_LIFE, is_own
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message, messages_of
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 PAGE: Final = 1000
 """How many records are read at once."""
-
-_SAME_LIFE: Final = 2**20
-"""A session that was deleted and created again starts at a random version of 40 bits, so it is not this near."""
 
 
 class TranscriptView:
@@ -119,6 +116,6 @@ def _continues(known: Transcript, new: Transcript, count: int) -> bool:
     return (
         new.created_at == known.created_at
         and new.rewritten <= known.version
-        and 0 <= new.version - known.version < _SAME_LIFE
+        and 0 <= new.version - known.version < SAME_LIFE
         and new.count >= count
     )
