@@ -1,5 +1,7 @@
 """Laws about turns and compactions that another process sleeps or dies in can fail: a store for each that breaks it alone."""
 
+import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,3 +61,27 @@ def test_a_law_fails_on_a_store_that_breaks_it(law: str, store: Target, said: st
     assert said in verdict.message
     right = run_law(RIGHT, LAWS[law], points=1)
     assert right.outcome is Outcome.PASSED, str(right)
+
+
+@pytest.mark.parametrize("seed", [6, 8])
+def test_a_paused_owner_may_have_other_tools_under_way(seed: int) -> None:
+    """A right store, some of whose calls take longer than others: a tool acts after another process took its turn over."""
+    turns = random.Random(seed)
+
+    class Uneven(MemoryJournal):
+        async def read(self, *arguments: Any, **window: Any) -> Any:
+            await some(turns)
+            return await super().read(*arguments, **window)
+
+        async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
+            await some(turns)
+            return await super().write(operations)
+
+    verdict = run_law(Target("uneven", over(Uneven)), LAWS["turn-of-a-paused-owner-comes-out-whole"])
+    assert verdict.outcome is Outcome.PASSED, str(verdict)
+
+
+async def some(turns: random.Random) -> None:
+    """Let the others go on for some turns of the loop, or none."""
+    for _ in range(turns.choice((0, 0, 1, 3, 40))):
+        await asyncio.sleep(0)
