@@ -12,6 +12,7 @@ from core.tests.processes import another, dead, die_at, elsewhere, everything, w
 from perdure import Agent, AgentStore, PruneReport, ToolCall, tool
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
+from perdure.contracts.records import Page
 from perdure.conversation import Claim
 from perdure.errors import InvalidArgumentError, UnsupportedOperationError
 from perdure.journal.contract import Part
@@ -90,6 +91,21 @@ async def test_nothing_old_is_found_by_the_order_of_last_writes(
     monkeypatch.setattr(journal, "scan", scan)
     assert await store.prune(older_than=WEEK) == PruneReport(False)
     assert asked == [(part, "recent", clock.now() - WEEK) for part in ("sessions", "runs", "approvals")]
+
+
+async def test_an_empty_page_that_others_follow_is_not_taken_for_the_end(
+    store: AgentStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approval = await paid(store, "old")
+    clock.advance(WEEK + TICK)
+    for part in (store.sessions, store.checkpoints):
+        original = part.list
+
+        async def listed(original: Any = original, **filters: Any) -> Any:
+            return await original(**filters) if filters.get("limit") != 1 else Page((), "more")
+
+        monkeypatch.setattr(part, "list", listed)
+    assert await store.prune(older_than=WEEK) == PruneReport(False, ("old",), ("old",), (approval,))
 
 
 async def test_exactly_at_the_cutoff_stays(any_store: AgentStore, clock: ManualClock) -> None:
