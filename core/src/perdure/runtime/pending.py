@@ -117,18 +117,19 @@ class PendingTurns:
         if found is None or found.head.status == IDLE:
             return None
         if self.store.ownership.is_live(found):
-            return described(found, self.store.ownership)
+            return self._described(found)
         if found.head.status in CLAIM_STATUSES or found.head.status == FINISHED:
             try:
                 return await self._left_when_settled()
             except SessionBusyError:  # somebody else has taken it just now
                 found = await self.store.checkpoints.load(self.key)
-                return None if found is None or found.head.status == IDLE else described(found, self.store.ownership)
+                return None if found is None or found.head.status == IDLE else self._described(found)
         if found.head.status in (AWAITING_APPROVAL, READY):
             left = await undecided(self.store, found.head)
-            return replace(
-                described(found, self.store.ownership), status=AWAITING_APPROVAL if left else READY, approval_ids=left
-            )
+            return replace(self._described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
+        return self._described(found)
+
+    def _described(self, found: Checkpoint) -> PendingTurn:
         return described(found, self.store.ownership)
 
     async def _left_when_settled(self) -> PendingTurn | None:
@@ -140,7 +141,7 @@ class PendingTurns:
                 await self._save(found)
             # Inputs that the turn had not taken may have opened another.
             left = await self.store.checkpoints.load(self.key)
-            return None if left is None or left.head.status == IDLE else described(left, self.store.ownership)
+            return None if left is None or left.head.status == IDLE else self._described(left)
 
     async def _save(self, found: Checkpoint) -> None:
         """Save a finished turn, unless it cannot be, since other records came in."""
