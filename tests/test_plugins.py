@@ -7,10 +7,9 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from core.tests.command_line import Program, Ran
@@ -335,21 +334,82 @@ def test_a_distribution_with_broken_metadata_hurts_nobody(install: Install) -> N
     assert [one for one in plugins.installed() if one.scheme == ""] == []
 
 
+def dated(folder: Path, seconds: int) -> None:
+    """Give a folder a date of its own, however coarse the clock of the file system is."""
+    os.utime(folder, (seconds, seconds))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the places of the path whose distributions are read."""
+    noted: list[str] = []
+    read = metadata.distributions
+
+    def distributions(*, path: list[str]) -> Iterable[metadata.Distribution]:
+        noted.extend(path)
+        return read(path=path)
+
+    monkeypatch.setattr(metadata, "distributions", distributions)
+    return noted
+
+
 def test_what_is_installed_is_read_once_until_something_is_installed(
-    install: Install, monkeypatch: pytest.MonkeyPatch
+    install: Install, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = install("early")
-    reads = Mock(side_effect=metadata.distributions)
-    monkeypatch.setattr(metadata, "distributions", reads)
     assert (of("early"), of("early"), of("late")) == ([("early-store", "1.0")], [("early-store", "1.0")], [])
-    assert reads.call_count == 1
+    assert reads.count(str(folder)) == 1
+    assert len(set(reads)) == len(reads)
     later = install("late")
     monkeypatch.setattr(sys, "path", sys.path[:-1])
     for made in list(later.iterdir()):
         made.rename(folder / made.name)  # as an installer brings it, to a folder that is on the path already
+    dated(folder, 1)
     assert of("late") == [("late-store", "1.0")]
     shutil.rmtree(next(folder.glob("early_store*")))
+    dated(folder, 2)
     assert of("early") == []
+
+
+def test_an_installation_that_was_looked_at_halfway_is_found_when_it_is_asked_for(install: Install) -> None:
+    folder = install("halfway")
+    entries = next(folder.glob("*.dist-info/entry_points.txt"))
+    away = entries.rename(folder.parent / "away")
+    assert of("halfway") == []
+    away.rename(entries)  # changes no date of the folder that is on the path
+    assert plugins.load("halfway").installed.distribution == "halfway-store"
+    assert of("halfway") == [("halfway-store", "1.0")]
+
+
+def test_a_file_written_to_one_place_of_the_path_costs_no_look_at_the_others(
+    install: Install, reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("kept")
+    working = tmp_path / "working"
+    working.mkdir()
+    monkeypatch.setattr(sys, "path", [str(working), *sys.path])
+    assert of("kept") == [("kept-store", "1.0")]
+    reads.clear()
+    working.joinpath("agent.db").touch()
+    dated(working, 1)
+    assert of("kept") == [("kept-store", "1.0")]
+    assert reads == [str(working)]
+
+
+def test_a_place_of_the_path_that_is_not_there_yet_is_seen_when_it_comes(install: Install) -> None:
+    folder = install("coming")
+    away = folder.rename(folder.with_name("away"))
+    assert of("coming") == []
+    away.rename(folder)
+    assert plugins.load("coming").installed.distribution == "coming-store"
+
+
+def test_the_working_folder_counts_where_the_path_names_it(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = install("here")
+    monkeypatch.setattr(sys, "path", ["", *sys.path[:-1]])
+    assert of("here") == []
+    monkeypatch.chdir(folder)
+    assert of("here") == [("here-store", "1.0")]
 
 
 def test_a_scheme_is_lower_case(install: Install) -> None:

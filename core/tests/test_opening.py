@@ -120,6 +120,17 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         del sys.modules[name]
 
 
+COUNTING = """
+from pydantic import model_validator
+
+class Options(Options):
+    @model_validator(mode="after")
+    def _count(self):
+        LOG.append("check")
+        return self
+"""
+
+
 @pytest.fixture
 def log(install: Install) -> list[str]:
     found: list[str] = install("rec", PLUGIN).LOG
@@ -158,6 +169,14 @@ async def test_parts_with_equal_urls_share_and_others_do_not(log: list[str]) -> 
     parts = {"sessions": "rec:a?namespace=x", "checkpoints": "REC:%61?namespace=x", "approvals": "rec:a?namespace=y"}
     async with perdure.open_store(**parts):  # type: ignore[arg-type]  # reason: the checker does not look at the keys
         assert log == ["make a", "make a", "open a", "open a"]
+
+
+async def test_a_url_is_checked_once_for_all_its_parts(install: Install) -> None:
+    counting = install("counting", PLUGIN + COUNTING)
+    for _ in range(2):
+        async with perdure.open_store("counting:a", approvals="counting:b"):
+            assert counting.LOG[:5] == ["check", "make a", "check", "make b", "open a"]
+        counting.LOG.clear()
 
 
 async def test_each_opening_is_one_of_its_own(log: list[str]) -> None:

@@ -133,15 +133,11 @@ class _Maker:
     def __init__(self, codec: Codec | None) -> None:
         self._codec = codec
         self._resources = Resources()
-        self._plugins: dict[str, plugins.Plugin] = {}  # finding one looks at every installed distribution
+        self._found: dict[str, tuple[plugins.Plugin, StoreURL]] = {}
         self._stores: list[Store] = []
 
     def make(self, part: str, text: str) -> Store | None:
-        url = StoreURL.parse(text)
-        plugin = self._plugins.get(url.scheme)
-        if plugin is None:
-            plugin = self._plugins[url.scheme] = plugins.load(url.scheme)
-        url = plugin.check(url)
+        plugin, url = self._find(text)
         store = plugin.make(part, url, self._resources)
         if store is not None:
             if self._codec is not None:
@@ -149,6 +145,14 @@ class _Maker:
             store.bind(max_record=url.max_record)
             self._stores.append(store)
         return store
+
+    def _find(self, text: str) -> tuple[plugins.Plugin, StoreURL]:
+        """Take a URL apart, load its plugin and check its options, once for all the parts that it is of."""
+        if text not in self._found:
+            url = StoreURL.parse(text)
+            plugin = plugins.load(url.scheme)
+            self._found[text] = plugin, plugin.check(url)
+        return self._found[text]
 
     @property
     def made_any(self) -> bool:

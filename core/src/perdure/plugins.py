@@ -6,6 +6,7 @@ Listing imports nothing. A plugin that is broken hurts nobody until its own sche
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import os
 import re
@@ -116,31 +117,49 @@ def installed() -> tuple[InstalledPlugin, ...]:
     """List the installed store plugins by scheme, without importing any.
 
     A distribution that is there twice (an editable install beside a stale one) counts once, as Python imports it: the
-    first on the path. What was found is kept until the path or one of its folders changes, so an installation while the
-    process runs is seen.
+    first on the path. What a place of the path holds is read once, until the date of that folder or archive changes, so
+    an installation while the process runs is seen, and a removal too. What comes without a change of date is not: an
+    edit within a distribution's own folder, or the rest of an installation that was looked at halfway. `find` therefore
+    reads all again before it says that there is no such plugin.
     """
-    return _installed(tuple(map(_state, sys.path)))
+    return _installed(tuple(map(_place, sys.path)))
 
 
-def _state(entry: str) -> tuple[object, ...]:
-    """Return what changes when a distribution comes to a place of the path, or goes."""
+class _Place(NamedTuple):
+    """A place of the path, with what changes when a distribution comes to it, or goes; none of it if nothing is there."""
+
+    entry: str
+    device: int = 0
+    inode: int = 0
+    changed_ns: int = 0
+
+
+def _place(entry: str) -> _Place:
     try:
         found = os.stat(entry or ".")  # noqa: PTH116  # reason: an entry may be anything, and this runs at every opening
     except (OSError, ValueError, TypeError):
-        return (entry,)
-    return entry, found.st_dev, found.st_ino, found.st_mtime_ns
+        return _Place(entry)
+    return _Place(entry, found.st_dev, found.st_ino, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
-def _installed(_places: tuple[tuple[object, ...], ...]) -> tuple[InstalledPlugin, ...]:
-    """Read the metadata of every distribution on the path; it costs milliseconds, more than most openings."""
-    first: dict[str, list[InstalledPlugin]] = {}
-    for distribution in metadata.distributions():
-        found = _declared(distribution)
-        if found:
+def _installed(places: tuple[_Place, ...]) -> tuple[InstalledPlugin, ...]:
+    first: dict[str, tuple[InstalledPlugin, ...]] = {}
+    for place in places:
+        for found in _declared_in(place):
             first.setdefault(_normalised(found[0].distribution), found)
     declared = (plugin for plugins in first.values() for plugin in plugins)
     return tuple(sorted(declared, key=lambda plugin: (plugin.scheme, plugin.distribution)))
+
+
+@lru_cache(maxsize=256)
+def _declared_in(place: _Place) -> tuple[tuple[InstalledPlugin, ...], ...]:
+    """Read the metadata of every distribution in a place, by distribution; it costs more than most openings.
+
+    Each place is kept for itself, since one of them is often the working folder, which changes with each file in it: a
+    database, say, that comes and goes with every opening.
+    """
+    return tuple(filter(None, map(_declared, metadata.distributions(path=[place.entry]))))
 
 
 def find(scheme: str) -> InstalledPlugin:
@@ -150,14 +169,27 @@ def find(scheme: str) -> InstalledPlugin:
         UnknownSchemeError: There is none.
         PluginConflictError: Several distributions claim the scheme.
     """
-    plugins = installed()
-    found = [plugin for plugin in plugins if plugin.scheme == scheme]
+    found = _claiming(scheme)
     if not found:
-        raise _unknown(scheme, sorted({plugin.scheme for plugin in plugins}))
+        _forget()
+        found = _claiming(scheme)
+    if not found:
+        raise _unknown(scheme, sorted({plugin.scheme for plugin in installed()}))
     distributions = list(dict.fromkeys(plugin.distribution for plugin in found))
     if len(distributions) > 1:
         raise PluginConflictError(scheme, distributions)
     return found[0]
+
+
+def _claiming(scheme: str) -> list[InstalledPlugin]:
+    return [plugin for plugin in installed() if plugin.scheme == scheme]
+
+
+def _forget() -> None:
+    """Forget what is installed, here and in `importlib`, which goes by the dates of folders too."""
+    importlib.invalidate_caches()
+    _installed.cache_clear()
+    _declared_in.cache_clear()
 
 
 def load(scheme: str) -> Plugin:
@@ -175,18 +207,18 @@ def load(scheme: str) -> Plugin:
         return Plugin(found, _options(found, module), _hooks(found, module))
 
 
-def _declared(distribution: metadata.Distribution) -> list[InstalledPlugin]:
+def _declared(distribution: metadata.Distribution) -> tuple[InstalledPlugin, ...]:
     """Return the plugins that a distribution declares; one whose metadata cannot be read declares none."""
     try:
         entries = distribution.entry_points.select(group=GROUP)
         name, version = (_field(distribution, "Name"), _field(distribution, "Version")) if entries else ("", "")
     except Exception:  # noqa: BLE001  # reason: whatever is broken in one distribution must not hide all others
-        return []
+        return ()
     place = f"the unnamed distribution in {distribution.locate_file('')}"
-    return [
+    return tuple(
         InstalledPlugin(entry.name.lower(), name or place, version or "of unknown version", entry.value)
         for entry in entries
-    ]
+    )
 
 
 def _field(distribution: metadata.Distribution, name: str) -> str:
