@@ -112,9 +112,8 @@ SCOPE = ("-o", "asyncio_default_fixture_loop_scope=function")
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
 def test_the_class_runs_beside_pytest_asyncio(tmp_path: Path, mode: str) -> None:
-    pytest.importorskip("pytest_asyncio")
     (tmp_path / "test_mine.py").write_text(CLASS)
-    code, said = run(tmp_path, "-q", f"--asyncio-mode={mode}", *SCOPE, *IN_PROCESS, plugins=("pytest_asyncio",))
+    code, said = run(tmp_path, "-q", f"--asyncio-mode={mode}", *SCOPE, *IN_PROCESS, plugins=("pytest_asyncio.plugin",))
     assert (code, "2 passed" in said) == (0, True), said
 
 
