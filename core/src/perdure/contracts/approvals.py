@@ -14,7 +14,7 @@ from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.ids import check_approval_id, check_run_id, check_session_id, conversation_of
 from perdure.contracts.plain import from_record, to_record
 from perdure.contracts.records import Page, Record
-from perdure.contracts.store import Store, draw_version
+from perdure.contracts.store import Store, first_version
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalExpiredError,
@@ -197,7 +197,7 @@ class ApprovalStore(Store):
             approvals-text-comes-back, approvals-times-come-back-in-utc, approvals-version-is-at-least-one,
             approvals-version-never-repeats
         """
-        return self._creating(self._settle_request(approval, check.check_first_version(version, 0)))
+        return self._creating(self._settle_request(approval, first_version(version, 0)))
 
     @final
     async def get(self, approval_id: str) -> Approval | None:
@@ -227,7 +227,7 @@ class ApprovalStore(Store):
             approvals-second-handle-is-never-stale, approvals-works-again-after-an-outage
         """
         check_approval_id(approval_id)
-        return await self._reading("get", approval_id, self._get, approval_id)
+        return await self._reading("get", approval_id, lambda: self._get(approval_id))
 
     @final
     def decide(
@@ -396,13 +396,14 @@ class ApprovalStore(Store):
         page = await self._reading(
             "list",
             "approvals",
-            self._list,
-            session_id=session_id,
-            run_id=run_id,
-            status=status,
-            before=before,
-            cursor=cursor,
-            limit=max(limit, 1),  # 0 asks too, so that a closed or damaged store says so
+            lambda: self._list(
+                session_id=session_id,
+                run_id=run_id,
+                status=status,
+                before=before,
+                cursor=cursor,
+                limit=max(limit, 1),  # 0 asks too, so that a closed or damaged store says so
+            ),
         )
         return page if limit else Page((), cursor)
 
@@ -439,7 +440,7 @@ class ApprovalStore(Store):
         check_approval_id(approval_id)
         expected = check.check_expected(expected_version)
         self.require("delete")
-        return await self._writing("delete", approval_id, self._delete, approval_id, expected_version=expected)
+        return await self._writing("delete", approval_id, lambda: self._delete(approval_id, expected_version=expected))
 
     # --- what a backend implements ---
 
@@ -474,7 +475,7 @@ class ApprovalStore(Store):
     # --- between the two ---
 
     @final
-    def _settle_request(self, approval: Approval, first_version: int | None) -> Approval:
+    def _settle_request(self, approval: Approval, version: int) -> Approval:
         if not isinstance(approval, Approval):
             raise InvalidArgumentError("approval", f"must be an Approval, not {type(approval).__name__}")
         _check_conversation(approval)
@@ -496,12 +497,11 @@ class ApprovalStore(Store):
             expires_at=check.check_optional_time(approval.expires_at, "approval.expires_at"),
             decision=_settle_copied(approval),
         )
-        version = draw_version() if first_version is None else first_version
         return Approval.decode(settled.encode(), version, "approval")
 
     @final
     async def _creating(self, approval: Approval) -> Approval:
-        stored = await self._writing("create", approval.id, self._create, approval)
+        stored = await self._writing("create", approval.id, lambda: self._create(approval), approval)
         if (stored.arguments_sha256, stored.kind) != (approval.arguments_sha256, approval.kind):
             raise VersionConflictError(approval.id, 0, stored.version)
         return stored
@@ -539,14 +539,14 @@ class ApprovalStore(Store):
 
     @final
     async def _found(self, approval_id: str) -> Approval:
-        current = await self._reading("get", approval_id, self._get, approval_id)
+        current = await self._reading("get", approval_id, lambda: self._get(approval_id))
         if current is None:
             raise ApprovalNotFoundError(approval_id)
         return current
 
     @final
     async def _settled(self, wanted: Approval) -> Approval:
-        stored = await self._writing("decide", wanted.id, self._settle, wanted)
+        stored = await self._writing("decide", wanted.id, lambda: self._settle(wanted), wanted)
         if stored is None:
             raise ApprovalNotFoundError(wanted.id)
         return stored

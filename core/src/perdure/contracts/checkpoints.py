@@ -172,7 +172,7 @@ class CheckpointStore(Store):
             checkpoints-second-handle-is-never-stale, checkpoints-works-again-after-an-outage
         """
         check_checkpoint_key(key)
-        stored = await self._reading("load", key, self._load, key)
+        stored = await self._reading("load", key, lambda: self._load(key))
         if stored is None:
             return None
         info, items = self._info(stored), check.taken(stored.entries)
@@ -251,18 +251,14 @@ class CheckpointStore(Store):
             checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
         """
         expected = check.check_expected(expected_version)
-        first = check.check_first_version(version, expected)
+        first = first_version(version, expected)
         items, settled, when = self._settle_write(key, entries, head, at)
         return self._writing(
             "append",
             key,
-            self._append,
-            key,
+            lambda: self._append(key, items, expected_version=expected, head=settled, at=when, first_version=first),
             items,
-            expected_version=expected,
-            head=settled,
-            at=when,
-            first_version=first_version(first, expected),
+            settled,
         )
 
     @final
@@ -341,7 +337,7 @@ class CheckpointStore(Store):
         """
         check_checkpoint_key(key)
         expected = check.check_expected(expected_version)
-        return await self._writing("delete", key, self._delete, key, expected_version=expected)
+        return await self._writing("delete", key, lambda: self._delete(key, expected_version=expected))
 
     @final
     async def list(
@@ -394,13 +390,9 @@ class CheckpointStore(Store):
         page = await self._reading(
             "list",
             "turn journals",
-            self._list,
-            status=status,
-            agent=agent,
-            before=before,
-            order=order,
-            cursor=cursor,
-            limit=max(limit, 1),
+            lambda: self._list(
+                status=status, agent=agent, before=before, order=order, cursor=cursor, limit=max(limit, 1)
+            ),
         )
         if limit == 0:
             return Page((), cursor)  # it was asked all the same, so that a closed or damaged store says so
@@ -481,7 +473,11 @@ class CheckpointStore(Store):
         self, key: str, items: tuple[bytes, ...], head: SettledHead, at: datetime, expected: int | None
     ) -> int:
         return await self._writing(
-            "replace", key, self._replace, key, items, expected_version=expected, head=head, at=at
+            "replace",
+            key,
+            lambda: self._replace(key, items, expected_version=expected, head=head, at=at),
+            items,
+            head,
         )
 
     @final

@@ -69,7 +69,10 @@ def encode_records(records: object, name: str, max_record: int) -> tuple[bytes, 
     """Take the snapshot of a list of records, or raise with the place of the first offender."""
     if not isinstance(records, (list, tuple)):
         raise NotJsonError(name, f"a {type(records).__name__}, where a list of records is needed")
-    return tuple([encode_object(record, (name, index), max_record) for index, record in enumerate(records)])
+    items: list[bytes] = []
+    for record in records:
+        items.append(encode_object(record, (name, len(items)), max_record))
+    return tuple(items)
 
 
 def encode_object(value: object, where: codec.Place, max_record: int) -> bytes:
@@ -166,10 +169,8 @@ def check_expected(value: object) -> int | None:
     return expected
 
 
-def check_first_version(value: object, expected_version: int | None) -> int | None:
-    """Return the version that a new key shall start at, or `None`."""
-    if value is None:
-        return None
+def check_first_version(value: object, expected_version: int | None) -> int:
+    """Return the version that a new key shall start at."""
     version = check_count(value, "version")
     if not 1 <= version <= MAX_VERSION:
         raise InvalidArgumentError("version", f"must be from 1 to {MAX_VERSION}")

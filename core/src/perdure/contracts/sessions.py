@@ -216,20 +216,23 @@ class SessionStore(Store):
         """
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
-        first = check.check_first_version(version, expected)
+        first = first_version(version, expected)
         scope = check.check_optional_text(scope, "scope")
         items, data, when = self._settle_write(records, state, at)
         return self._writing(
             "append",
             session_id,
-            self._append,
-            session_id,
+            lambda: self._append(
+                session_id,
+                items,
+                expected_version=expected,
+                state=data,
+                scope=scope,
+                at=when,
+                first_version=first,
+            ),
             items,
-            expected_version=expected,
-            state=data,
-            scope=scope,
-            at=when,
-            first_version=first_version(first, expected),
+            data,
         )
 
     @final
@@ -319,7 +322,7 @@ class SessionStore(Store):
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
         self.require("delete")
-        return await self._writing("delete", session_id, self._delete, session_id, expected_version=expected)
+        return await self._writing("delete", session_id, lambda: self._delete(session_id, expected_version=expected))
 
     @final
     async def list(
@@ -367,7 +370,9 @@ class SessionStore(Store):
         cursor = check.check_optional_text(cursor, "cursor", check.MAX_CURSOR)
         self.require("list")
         page = await self._reading(
-            "list", "sessions", self._list, scope=scope, before=before, order=order, cursor=cursor, limit=max(limit, 1)
+            "list",
+            "sessions",
+            lambda: self._list(scope=scope, before=before, order=order, cursor=cursor, limit=max(limit, 1)),
         )
         if limit == 0:
             return Page((), cursor)  # it was asked all the same, so that a closed or damaged store says so
@@ -427,7 +432,9 @@ class SessionStore(Store):
 
     @final
     async def _loading(self, session_id: str, after: int, limit: int | None, last: int | None) -> Transcript | None:
-        stored = await self._reading("load", session_id, self._load, session_id, after=after, limit=limit, last=last)
+        stored = await self._reading(
+            "load", session_id, lambda: self._load(session_id, after=after, limit=limit, last=last)
+        )
         if stored is None:
             return None
         info, rewritten, start, items = self._info(stored), stored.rewritten, stored.start, check.taken(stored.records)
@@ -459,13 +466,9 @@ class SessionStore(Store):
         return await self._writing(
             "replace",
             session_id,
-            self._replace,
-            session_id,
+            lambda: self._replace(session_id, items, expected_version=expected, keep=keep, state=state, at=at),
             items,
-            expected_version=expected,
-            keep=keep,
-            state=state,
-            at=at,
+            state,
         )
 
     @final

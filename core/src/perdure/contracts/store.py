@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from perdure.clock import SYSTEM_CLOCK
 from perdure.contracts.capabilities import Capabilities
-from perdure.contracts.records import MAX_RECORD
-from perdure.contracts.watching import UNWATCHED, Unwatched, Watch
+from perdure.contracts.records import MAX_RECORD, check_first_version
+from perdure.contracts.watching import Watch
 from perdure.errors import (
     OutcomeUnknownError,
     PerdureError,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.contracts.watching import StoreSink
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -88,39 +87,46 @@ class Store(ABC):
             raise UnsupportedOperationError(self.title, capability)
 
     @final
-    async def _reading(
-        self, operation: str, key: str, method: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
+    async def _reading(self, operation: str, key: str, read: Callable[[], Awaitable[R]]) -> R:
         self._enter()
-        with self._watch_call(operation) as watch:
-            try:
-                answer = await method(*args, **kwargs)
-            except PerdureError:
-                raise
-            except Exception as error:
-                raise StoreUnavailableError(operation, key, describe(error)) from error
+        watch = self._watch_call(operation)
+        if watch is None:
+            return await _answer(read, StoreUnavailableError, operation, key)
+        with watch:
+            answer = await _answer(read, StoreUnavailableError, operation, key)
             watch.moved(answer)
             return answer
 
     @final
-    async def _writing(
-        self, operation: str, key: str, method: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
+    async def _writing(self, operation: str, key: str, write: Callable[[], Awaitable[R]], *given: object) -> R:
         self._enter()
-        with self._watch_call(operation) as watch:
-            watch.moved(*args, *kwargs.values())
-            try:
-                return await method(*args, **kwargs)
-            except PerdureError:
-                raise
-            except Exception as error:
-                raise OutcomeUnknownError(operation, key, describe(error)) from error
+        watch = self._watch_call(operation)
+        if watch is None:
+            return await _answer(write, OutcomeUnknownError, operation, key)
+        with watch:
+            watch.moved(*given)
+            return await _answer(write, OutcomeUnknownError, operation, key)
 
     @final
-    def _watch_call(self, operation: str) -> Unwatched:
-        """Return what stands around a call of the backend; it costs next to nothing while nobody listens."""
+    def _watch_call(self, operation: str) -> Watch | None:
+        """Return what stands around a call of the backend; `None` while nobody listens."""
         sink = self._event_sink
-        return UNWATCHED if sink is None or not sink.wanted else Watch(sink, self.clock, operation)
+        return None if sink is None or not sink.wanted else Watch(sink, self.clock, operation)
+
+
+async def _answer(
+    call: Callable[[], Awaitable[R]],
+    failure: type[OutcomeUnknownError | StoreUnavailableError],
+    operation: str,
+    key: str,
+) -> R:
+    """Await a call of the backend; what it raises that is not ours becomes `failure`."""
+    try:
+        return await call()
+    except PerdureError:
+        raise
+    except Exception as error:
+        raise failure(operation, key, describe(error)) from error
 
 
 def describe(error: BaseException) -> str:
@@ -134,11 +140,11 @@ def draw_version() -> int:
     return int.from_bytes(os.urandom(5), "big") or 1
 
 
-def first_version(given: int | None, expected_version: int | None) -> int:
-    """Return the version that the key gets if it is absent: the one that was given, else a drawn one.
+def first_version(given: object, expected_version: int | None) -> int:
+    """Return the version that the key gets if it is absent: the one that was given, if it is valid, else a drawn one.
 
     A write at a version of 1 or more creates nothing, so nothing is drawn for it.
     """
     if given is not None:
-        return given
+        return check_first_version(given, expected_version)
     return 1 if expected_version else draw_version()

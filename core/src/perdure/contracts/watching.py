@@ -29,27 +29,7 @@ class StoreSink(Protocol):
         ...
 
 
-class Unwatched:
-    """Stands around a call that nobody wants to know of."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> Unwatched:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
-
-    def moved(self, *values: object) -> None:
-        """Measure nothing."""
-
-
-UNWATCHED = Unwatched()
-
-
-class Watch(Unwatched):
+class Watch:
     """Stands around one call of a backend, and tells a sink of it, also if it raised or was cancelled."""
 
     __slots__ = ("_clock", "_operation", "_sink", "_size", "_started")

@@ -216,7 +216,7 @@ class JournalCheckpoints(CheckpointStore):
 
     async def write_together(self, key: str, operations: Sequence[Operation]) -> tuple[int, ...]:
         """Apply several operations of one conversation, all or none, with the errors of a single one."""
-        return await self._writing("write", key, self.journal.write, operations)
+        return await self._writing("write", key, lambda: self.journal.write(operations), operations)
 
     async def _replace(
         self, key: str, entries: tuple[bytes, ...], *, expected_version: int | None, head: SettledHead, at: datetime
