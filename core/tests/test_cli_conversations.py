@@ -390,7 +390,7 @@ def damaged(perdure: Perdure) -> Perdure:
     """A store in which the newest record of one session, the state of another and an approval are damaged."""
     with sqlite3.connect(perdure.directory / "a.db") as database:
         database.execute(
-            "UPDATE item SET data = x'7b22' WHERE id = (SELECT id << 32 FROM journal WHERE name = 'user-1' AND part = 'sessions')"
+            "UPDATE item SET data = x'7b22' WHERE place = (SELECT id << 32 FROM journal WHERE name = 'user-1' AND part = 'sessions')"
         )
         database.execute("UPDATE journal SET data = x'5b5d' WHERE name = 'user-2' AND part = 'sessions'")
         database.execute("UPDATE journal SET data = x'7b7d' WHERE name LIKE 'order-7.%' AND part = 'approvals'")

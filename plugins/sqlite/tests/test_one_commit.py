@@ -90,9 +90,28 @@ async def test_a_guarded_append_waits_for_the_disk_once(path: Path, append: Make
 
 
 def commits(path: Path) -> int:
+    return sum(pages(path))
+
+
+def pages(path: Path) -> list[bool]:
+    """Return for each page in the WAL, which is as long as it ever was, whether a commit ends with it."""
     wal = path.with_name(path.name + "-wal").read_bytes()
     frame = 24 + int.from_bytes(wal[8:12], "big")
-    return sum(wal[at + 4 : at + 8] != bytes(4) for at in range(32, len(wal), frame))
+    return [wal[at + 4 : at + 8] != bytes(4) for at in range(32, len(wal), frame)]
+
+
+@pytest.mark.parametrize(("sharing", "most"), [(1, 5), (8, 14)])
+async def test_appends_that_share_a_commit_share_its_pages(
+    path: Path, journal: SqliteJournal, append: Maker, sharing: int, most: int
+) -> None:
+    """Of a hundred keys with items of 1 KiB some append one more: wherever in the file these keys are."""
+    for number in range(100):
+        await journal.write([append(f"s{number:02}", *[b"x" * 1024] * 2, first=1)])
+    before = len(pages(path))
+    for _ in range(10):
+        keys = [f"s{number:02}" for number in range(0, 100, 100 // sharing)][:sharing]
+        await asyncio.gather(*(journal.write([append(name, b"y" * 1024)]) for name in keys))
+    assert (len(pages(path)) - before) / 10 <= most
 
 
 async def test_tasks_that_write_at_once_share_a_commit(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COUNTS = files("perdure_sqlite").joinpath("counts.sql").read_text("utf-8")
 SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
-STRAY_ITEMS = "SELECT count(*) FROM item WHERE id >> 32 NOT IN (SELECT id FROM journal)"
+STRAY_ITEMS = "SELECT count(*) FROM item WHERE place >> 32 NOT IN (SELECT id FROM journal)"
 STRAY_PARTS = "SELECT namespace, part, name FROM journal WHERE part NOT IN (?, ?, ?)"
 NAMESPACES = "SELECT namespace, count(*) FROM journal GROUP BY namespace ORDER BY namespace"
 MOST = 100

@@ -22,7 +22,7 @@ APPEND, CHANGE, CHANGE_ANY, DELETE, LOAD, SCAN = (
 )
 VERSION = "SELECT version FROM journal WHERE namespace = ? AND part = ? AND name = ?"
 REFUSED = ("SQLITE_CONSTRAINT_TRIGGER", "SQLITE_CONSTRAINT_UNIQUE")  # how write.sql says that a key is not as expected
-ITEMS = "SELECT data FROM item WHERE id >= ? AND id < ? ORDER BY id"
+ITEMS = "SELECT data FROM item WHERE place >= ? AND place < ? ORDER BY place"
 
 # For each order: what comes behind a position, the order, and the condition on `updated_at`. Each is the order of an index;
 # the `+` keeps SQLite from taking the one of `updated_at` instead and sorting.

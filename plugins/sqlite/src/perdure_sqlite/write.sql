@@ -40,15 +40,15 @@ CREATE TEMP TRIGGER change_applied INSTEAD OF INSERT ON change BEGIN
 
     DELETE FROM item
     WHERE NEW.keep IS NOT NULL
-        AND id >= (SELECT id << 32 FROM journal WHERE namespace = NEW.namespace AND part = NEW.part AND name = NEW.name) + NEW.keep
-        AND id <= (SELECT id << 32 | 0xffffffff FROM journal WHERE namespace = NEW.namespace AND part = NEW.part AND name = NEW.name);
+        AND place >= (SELECT id << 32 FROM journal WHERE namespace = NEW.namespace AND part = NEW.part AND name = NEW.name) + NEW.keep
+        AND place <= (SELECT id << 32 | 0xffffffff FROM journal WHERE namespace = NEW.namespace AND part = NEW.part AND name = NEW.name);
 
-    INSERT INTO item (id, data)
+    INSERT INTO item (place, data)
     SELECT (id << 32) + count - 1, NEW.items
     FROM journal
     WHERE NEW.added = 1 AND namespace = NEW.namespace AND part = NEW.part AND name = NEW.name;
 
-    INSERT INTO item (id, data)
+    INSERT INTO item (place, data)
     SELECT
         (stored.id << 32) + stored.count - NEW.added + piece.key,
         coalesce(substr(NEW.items, (piece.value >> 32) + 1, piece.value & 0xffffffff), x'')
@@ -70,7 +70,7 @@ CREATE TEMP TRIGGER single_append_applied INSTEAD OF INSERT ON single_append BEG
 
     SELECT RAISE(ABORT, 'not a single append') WHERE changes() = 0;
 
-    INSERT INTO item (id, data)
+    INSERT INTO item (place, data)
     SELECT (id << 32) + count - 1, NEW.item
     FROM journal
     WHERE namespace = NEW.namespace AND part = NEW.part AND name = NEW.name;

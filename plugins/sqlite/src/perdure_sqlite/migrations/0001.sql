@@ -26,14 +26,15 @@ CREATE INDEX status_name ON journal (namespace, part, status, name) WHERE status
 CREATE INDEX status_created ON journal (namespace, part, status, created_at, name) WHERE status IS NOT NULL;
 CREATE INDEX status_updated ON journal (namespace, part, status, updated_at, name) WHERE status IS NOT NULL;
 
--- Item n of a key has the id `journal.id << 32 | n`: the items of a key lie side by side in one B-tree, and an append
--- touches no second one.
+-- Item n of a key has the place `journal.id << 32 | n`. Items lie in the order in which they came, so that what is written by
+-- all keys fills the same page to its end; an index, whose rows are a hundredth of an item, tells where each is.
 CREATE TABLE item (
     id INTEGER PRIMARY KEY,
+    place INTEGER NOT NULL UNIQUE,
     data BLOB NOT NULL
 ) STRICT;
 
 -- Here and not in the code, so that no tool can leave items behind, which a later key with the same id would inherit.
 CREATE TRIGGER journal_deleted AFTER DELETE ON journal BEGIN
-    DELETE FROM item WHERE id BETWEEN OLD.id << 32 AND OLD.id << 32 | 0xffffffff;
+    DELETE FROM item WHERE place BETWEEN OLD.id << 32 AND OLD.id << 32 | 0xffffffff;
 END;
