@@ -27,6 +27,7 @@ from perdure.events import CompactionDone, CompactionStarted
 from perdure.observers.listening import Channel
 from perdure.runtime.compaction import Compactor, compact_if_due
 from perdure.runtime.compaction_policy import Compaction, CompactionOptions, due
+from perdure.runtime.digest import Digest
 from perdure_conformance.interception import at
 
 pytestmark = pytest.mark.anyio
@@ -158,25 +159,25 @@ def turn(text: str, **usage: int) -> list[dict[str, Any]]:
     ],
 )
 def test_when_it_is_due(given: list[dict[str, Any]], is_due: bool) -> None:
-    assert due(given, Compaction(max_tokens=20, keep=1)) is is_due
+    assert due(Digest(given), Compaction(max_tokens=20, keep=1)) is is_due
 
 
 async def test_it_is_not_due_again_at_once(store: AgentStore) -> None:
     """What the kept turn's request has read is not what the next one will read."""
     live = await lived(store, 4)
     policy = Compaction(max_tokens=9, keep=1)
-    assert due(await records(store), policy)
+    assert due(Digest(await records(store)), policy)
     await live.compact(keep=2, summarize=lambda _: "s")
-    assert not due(await records(store), Compaction(max_tokens=7, keep=1))
+    assert not due(Digest(await records(store)), Compaction(max_tokens=7, keep=1))
     await live.send("next")
-    assert due(await records(store), policy)  # by what that turn's request has told
+    assert due(Digest(await records(store)), policy)  # by what that turn's request has told
 
 
 def test_calls_count_too() -> None:
     call = {"id": "c", "name": "n" * 40, "arguments": {"x": "y" * 40}}
     record = {"kind": "message", "run_id": "b", "message": {"role": "assistant", "content": "", "tool_calls": [call]}}
-    assert due([*turn("a"), record], Compaction(max_tokens=20, keep=1))
-    assert not due([*turn("a"), record], Compaction(max_tokens=30, keep=1))
+    assert due(Digest([*turn("a"), record]), Compaction(max_tokens=20, keep=1))
+    assert not due(Digest([*turn("a"), record]), Compaction(max_tokens=30, keep=1))
 
 
 def test_a_message_of_a_summary_is_the_users() -> None:

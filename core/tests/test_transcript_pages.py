@@ -158,8 +158,7 @@ async def test_what_many_records_say_alike_is_in_memory_once(store: AgentStore) 
     session = Agent(model=ScriptedModel(["two"]), store=store).session("s")
     await session.send("go")
     await session.load()
-    *others, one, go, two = session._view.records
-    assert others == foreign
-    assert one["kind"] is go["kind"] is two["kind"]
-    assert one["message"]["role"] is go["message"]["role"] is session.messages[1].role
-    assert go["run_id"] is two["run_id"]
+    (one, go, _), (run_of_one, run_of_go, run_of_two) = session.messages, session._view.read.runs
+    assert one.role is go.role
+    assert run_of_one is None
+    assert run_of_go is run_of_two

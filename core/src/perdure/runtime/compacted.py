@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from perdure.archives import SUMMARY, archive_named_by
 from perdure.runtime.history import is_own, severed_places, turn_starts
-from perdure.runtime.messages import RECORD_VERSION, Usage, messages_of, stamp
+from perdure.runtime.messages import RECORD_VERSION, Usage, stamp
 from perdure.runtime.results import REMEMBERED_TURNS
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from perdure.contracts.records import Record
+    from perdure.runtime.digest import Digest
+    from perdure.runtime.messages import Message
 
 CHARACTERS_A_TOKEN = 4
 
@@ -132,25 +134,24 @@ def _turns(replaced: Sequence[Record]) -> list[Record]:
     return list(turns.values())[-REMEMBERED_TURNS:]
 
 
-def is_full(records: Sequence[Record], max_tokens: int) -> bool:
+def is_full(read: Digest, max_tokens: int) -> bool:
     """Whether a transcript holds more tokens than a number, as far as can be known without a tokenizer."""
-    told = _told_tokens(records)
+    told = _told_tokens(read)
     if told is not None:
         return told > max_tokens
-    return sum(_characters(record) for record in records if is_own(record)) > max_tokens * CHARACTERS_A_TOKEN
+    return sum(map(_characters, read.messages)) > max_tokens * CHARACTERS_A_TOKEN
 
 
-def _told_tokens(records: Sequence[Record]) -> int | None:
+def _told_tokens(read: Digest) -> int | None:
     """Return what the last turn's request has read and written, if it made one only, and the transcript is still that."""
-    kept = records[0].get("kept", 0) if records and records[0].get("kind") == SUMMARY else -1
-    place = next((place for place in range(len(records) - 1, kept, -1) if is_own(records[place])), None)
-    if place is None:
+    since_summary = read.messages_in(1 + read.opening.get("kept", 0)) if read.opening else 0
+    last = len(read.messages) - 1
+    if last < since_summary:
         return None
-    usage = Usage.from_record(records[place].get("usage") or {})
+    usage = Usage.from_record(read.notes.get(last, {}).get("usage") or {})
     return usage.input_tokens + usage.output_tokens if usage.requests == 1 and usage.input_tokens else None
 
 
-def _characters(record: Record) -> int:
-    (message,) = messages_of([record])
+def _characters(message: Message) -> int:
     calls = sum(len(call.name) + len(json.dumps(call.arguments)) for call in message.tool_calls)
     return len(message.text) + calls

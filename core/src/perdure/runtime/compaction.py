@@ -37,6 +37,7 @@ from perdure.runtime.compacted import Compacted, Split, compacted, split
 from perdure.runtime.compaction_policy import due, require_able
 from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import Message, Usage, messages_of
+from perdure.runtime.transcript import TranscriptView
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from perdure.runtime.compaction_policy import Compaction, CompactionOptions, Summarize
     from perdure.runtime.pending import PendingTurns
     from perdure.runtime.runner import Sink
-    from perdure.runtime.transcript import TranscriptView
 
 INSTRUCTION: Final = (
     "Summarise the conversation so far for yourself: what you write takes its place. Keep what was asked for and why, "
@@ -112,7 +112,7 @@ async def compact_if_due(
         Whether the turn journal must be read again, since it may have been written to.
     """
     await view.refresh()
-    if not due(view.records, policy):
+    if not due(view.read, policy):
         return False
     with contextlib.suppress(VersionConflictError):  # somebody else was first
         await Compactor(journal.agent, journal.store, view, channel, policy, sink).run_if_possible(found)
@@ -165,6 +165,7 @@ class Compactor:
         self.id = view.session_id
         self.options = options
         self._sink = sink
+        self._whole = TranscriptView(store.sessions, self.id, whole=True)
         self._archive = ArchiveWriter(store, self.id)
         self._failed_to_summarise = False
         self._may_have_replaced = False
@@ -184,7 +185,7 @@ class Compactor:
             OutcomeUnknownError: It may be done; whoever comes next finds out.
             Exception: What the model or `summarize` raises. Nothing was changed.
         """
-        if await self.view.refresh() is None or split(self.view.records, self.options.keep) is None:
+        if await self._whole.refresh() is None or split(self._whole.read.records, self.options.keep) is None:
             return NOTHING
         with await Claim.take(self.store, self.id, found, "compacting", archive=self.options.archive) as claim:
             self.channel.emit(CompactionStarted, None, self._sink)
@@ -233,8 +234,8 @@ class Compactor:
         return SessionConflictError(self.id, self.id, "another owner took the compaction over")
 
     async def _compact(self, claim: Claim) -> CompactionResult:
-        base = await self.view.refresh()
-        records = tuple(self.view.records)
+        base = await self._whole.refresh()
+        records = self._whole.read.records
         parts = split(records, self.options.keep)
         if base is None or parts is None:
             await claim.let_go()

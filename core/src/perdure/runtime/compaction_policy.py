@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import InvalidArgumentError
-from perdure.runtime.compacted import is_full, split
+from perdure.runtime.compacted import is_full
 from perdure.runtime.messages import Message
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
-    from perdure.contracts.records import Record
+    from perdure.runtime.digest import Digest
 
 Summarize: TypeAlias = Callable[[Sequence[Message]], str | Awaitable[str]]
 """Makes the text of a summary from the messages that it shall stand for. A plain function is called in a thread."""
@@ -58,13 +58,13 @@ class Compaction(CompactionOptions):
             raise InvalidArgumentError("max_tokens", "must be 1 or more")
 
 
-def due(records: Sequence[Record], policy: Compaction) -> bool:
-    """Whether a transcript holds more than a policy allows, and a compaction would make it shorter.
+def due(read: Digest, policy: Compaction) -> bool:
+    """Whether a transcript holds more than a policy allows, and more turns than shall stay.
 
     What it holds is what the last turn's one request has read and written, if that is known and still true; else a
     quarter of the number of characters that a model sees.
     """
-    return is_full(records, policy.max_tokens) and split(records, policy.keep) is not None
+    return is_full(read, policy.max_tokens) and read.turns > policy.keep
 
 
 def check_compaction(store: AgentStore, value: object) -> Compaction | None:

@@ -121,7 +121,7 @@ class Departure:
             kept = found is not None and found.head.run_id == self.state.run_id and found.head.status == FINISHED
             return kept_result(found) if found is not None and kept else None
         await view.refresh()
-        return result_of(view.records, self.state.run_id)
+        return result_of(view.read, self.state.run_id)
 
     def _same_life(self, found: Checkpoint) -> bool:
         """Whether a journal was not deleted since it was ours: one that is created again starts anywhere in 40 bits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from perdure.archives import SUMMARY, archive_named_by, archive_of
@@ -18,11 +19,12 @@ from perdure.errors import (
 from perdure.runtime.messages import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
+    from perdure.runtime.digest import Digest
     from perdure.runtime.messages import Message
 
 SAME_LIFE: Final = 2**20
@@ -54,36 +56,46 @@ def severed_places(records: Sequence[Record]) -> set[int]:
 
 
 def turn_starts(records: Sequence[Record]) -> list[int]:
-    """Return where turns begin. What has no run id begins one with each message of the user, or behind a run."""
-    starts: list[int] = []
+    """Return where turns begin."""
+    return starts(
+        (place, record.get("run_id"), record["message"].get("role"))
+        for place, record in enumerate(records)
+        if record.get("kind") == "message" and is_own(record)
+    )
+
+
+def starts(said: Iterable[tuple[int, object, object]]) -> list[int]:
+    """Return the places of messages at which turns begin; of each message its place, its run and its role are given.
+
+    What has no run id begins a turn with each message of the user, or behind a run.
+    """
+    found: list[int] = []
     earlier: object = ()
-    for place, record in enumerate(records):
-        if record.get("kind") != "message" or not is_own(record):
-            continue
-        run_id = record.get("run_id")
-        if run_id != earlier or (run_id is None and record["message"].get("role") == "user"):
-            starts.append(place)
+    for place, run_id, role in said:
+        if run_id != earlier or (run_id is None and role == "user"):
+            found.append(place)
         earlier = run_id
-    return starts
+    return found
 
 
-async def whole_history(store: AgentStore, session_id: str, records: Sequence[Record]) -> tuple[Message, ...]:
+async def whole_history(store: AgentStore, session_id: str, read: Digest) -> tuple[Message, ...]:
     """Return all messages of a conversation, read through its archives.
 
     A summary without an archive stands for itself, and so does one that stands for more than its archive holds.
     """
-    parts: list[Sequence[Record]] = [records]
+    summary, parts = read.opening, [tuple(read.messages)]
     seen: set[str] = set()
-    while (named := archive_named_by(parts[-1])) is not None and named not in seen:
+    while (named := archive_named_by([summary])) is not None and named not in seen:
         seen.add(named)
-        summary, *rest = parts[-1]
         archive = await store.sessions.load(named, limit=summary.get("archived", 0))
         if archive is None or archive_of(archive) != session_id:
             break
         if not summary.get("beyond_archive"):
-            parts[-1] = rest
-        parts.append(archive.records)
-    return tuple(message for part in reversed(parts) for message in messages_of(part))
+            parts[-1] = parts[-1][1:]
+        first = next(iter(archive.records), {})
+        summary = first if is_own(first) else {}
+        parts.append(messages_of(archive.records))
+    return tuple(chain.from_iterable(reversed(parts)))
 
 
 def forked(records: Sequence[Record], at: int | None) -> list[Record]:

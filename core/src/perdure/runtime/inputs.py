@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.errors import InvalidArgumentError
+from perdure.runtime.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,4 +53,4 @@ class Call:
 
 
 def _said(messages: Sequence[Record]) -> list[tuple[object, object]]:
-    return [(message.get("role"), message.get("content")) for message in messages]
+    return [(message.role, message.content) for message in map(Message.from_record, messages)]

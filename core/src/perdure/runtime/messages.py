@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 RECORD_VERSION: Final = 1
 BASE64: Final = "base64"
 """What a stored part has under `encoding` whose `data` was given as bytes."""
+_ROLES: Final = {role: role for role in ("user", "assistant", "tool")}
+"""Each as the one text that all messages which were read have."""
 _KNOWN: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "is_error", "metadata"})
 _KNOWN_OF_CALLS: Final = frozenset({"id", "name", "arguments"})
 
@@ -96,9 +98,10 @@ class Message:
     def from_record(cls, record: Record, where: str = "message") -> Message:
         """Make a message of a JSON object, or raise `StoreCorruptedError`."""
         try:
+            role: str = record["role"]
             content = record.get("content", "")
             return cls(  # by place, which takes two thirds of the time: a transcript has thousands of them
-                record["role"],
+                _ROLES.get(role, role),
                 content if type(content) is str else _given_content(content),
                 tuple(map(ToolCall.from_record, record["tool_calls"])) if "tool_calls" in record else (),
                 record.get("tool_call_id"),

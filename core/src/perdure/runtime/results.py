@@ -10,12 +10,13 @@ from perdure.runtime.history import is_own
 from perdure.runtime.messages import Message, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.contracts.records import Record
     from perdure.ownership.leases import Ownership
+    from perdure.runtime.digest import Digest
 
 REMEMBERED_TURNS: Final = 100
 """How many turns back an input is found by its id, also behind summaries."""
@@ -87,30 +88,31 @@ def text_of(messages: Sequence[Message]) -> str:
     return next((message.text for message in reversed(messages) if message.role == "assistant"), "")
 
 
-def result_of(records: Sequence[Record], run_id: str) -> TurnResult | None:
+def result_of(read: Digest, run_id: str) -> TurnResult | None:
     """Return the result of a run that is in the transcript, or `None`; one that a summary stands for has no messages."""
-    own = [record for record in _saved(records) if record.get("run_id") == run_id]
-    if not own:
-        told = next((turn for turn in turns_of(records) if turn["run_id"] == run_id), None)
+    places = [place for place, run in enumerate(read.runs) if run == run_id]
+    if not places:
+        told = next((turn for turn in turns_of(read.notes.values()) if turn["run_id"] == run_id), None)
         return None if told is None else _told_result(told)
-    messages = tuple(Message.from_record(record["message"]) for record in own)
-    last = own[-1]
+    messages = tuple(read.messages[place] for place in places)
+    last = read.notes.get(places[-1], {})
     reason, usage = last.get("finish_reason") or "stop", Usage.from_record(last.get("usage", {}))
     return TurnResult(text_of(messages), reason, messages, usage, run_id)
 
 
 def holds_run(records: Sequence[Record], run_id: str) -> bool:
     """Whether a transcript holds a run, itself or behind a summary."""
-    return any(record.get("run_id") == run_id for record in _saved(records)) or any(
-        turn["run_id"] == run_id for turn in turns_of(records)
+    own = [record for record in records if is_own(record)]
+    return any(record.get("run_id") == run_id for record in own if record["kind"] != SUMMARY) or any(
+        turn["run_id"] == run_id for turn in turns_of(own)
     )
 
 
-def run_of_input(records: Sequence[Record], input_id: str) -> str | None:
+def run_of_input(read: Digest, input_id: str) -> str | None:
     """Return the run that an input started or joined, among the last 100 turns of a transcript; `None`: none of them."""
     runs: dict[str, None] = {}
-    for record in reversed(records):
-        for run_id, inputs in reversed(_runs_in(record)):
+    for place in reversed(range(len(read.runs))):
+        for run_id, inputs in reversed(_runs_at(read, place)):
             runs.setdefault(run_id)
             if len(runs) > REMEMBERED_TURNS:
                 return None
@@ -119,32 +121,25 @@ def run_of_input(records: Sequence[Record], input_id: str) -> str | None:
     return None
 
 
-def said_by(records: Sequence[Record], input_id: str) -> Sequence[Record]:
+def said_by(read: Digest, input_id: str) -> Sequence[Message]:
     """Return the messages of a transcript from where an input begins; none if a summary stands for it, or none has it."""
-    own = _saved(records)
-    begins = next((place for place, record in enumerate(own) if record.get("input_id") == input_id), len(own))
-    return [record["message"] for record in own[begins:]]
+    named = (
+        place for place, note in read.notes.items() if note["kind"] != SUMMARY and note.get("input_id") == input_id
+    )
+    return read.messages[next(named, len(read.messages)) :]
 
 
-def turns_of(records: Sequence[Record]) -> list[Record]:
+def turns_of(own: Iterable[Record]) -> list[Record]:
     """Return what a transcript tells of the turns that its summaries stand for, the oldest first."""
-    summaries = [record for record in records if is_own(record) and record["kind"] == SUMMARY]
-    return [turn for summary in summaries for turn in summary.get("turns", ())]
+    return [turn for record in own if record["kind"] == SUMMARY for turn in record.get("turns", ())]
 
 
-def _saved(records: Sequence[Record]) -> list[Record]:
-    """Return the messages of a transcript, without summaries and what is somebody else's."""
-    return [record for record in records if is_own(record) and record["kind"] != SUMMARY]
-
-
-def _runs_in(record: Record) -> list[tuple[str, Sequence[Any]]]:
-    """Return the runs that a record tells of, with the ids of the inputs that it names."""
-    if not is_own(record):
-        return []
-    if record["kind"] == SUMMARY:
-        return [(turn["run_id"], turn["input_ids"]) for turn in record.get("turns", ())]
-    inputs = [record["input_id"]] if "input_id" in record else []
-    return [(record["run_id"], inputs)] if record.get("run_id") is not None else []
+def _runs_at(read: Digest, place: int) -> list[tuple[str, Sequence[Any]]]:
+    """Return the runs that the record of a message tells of, with the ids of the inputs that it names."""
+    note, run_id = read.notes.get(place, {}), read.runs[place]
+    if note.get("kind") == SUMMARY:
+        return [(turn["run_id"], turn["input_ids"]) for turn in note.get("turns", ())]
+    return [] if run_id is None else [(run_id, [note["input_id"]] if "input_id" in note else [])]
 
 
 def _told_result(turn: Record) -> TurnResult:

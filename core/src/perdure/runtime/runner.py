@@ -26,7 +26,7 @@ from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
 from perdure.runtime.joining import Joining
 from perdure.runtime.limits import Spent
-from perdure.runtime.messages import messages_of, stamp
+from perdure.runtime.messages import stamp
 from perdure.runtime.results import TurnResult
 from perdure.runtime.telling import Teller
 from perdure.runtime.turn import ABORTED, AWAITING, STOP, Turn
@@ -281,7 +281,7 @@ class Runner:
 
     def _spent_before(self) -> Spent:
         view = self.dialogue.view
-        return Spent() if view is None else view.spent(self.journal.head.base_count or 0)
+        return Spent() if view is None else view.read.spent(self.journal.head.base_count or 0)
 
     async def _commit(self) -> None:
         view = self.dialogue.view
@@ -327,9 +327,9 @@ class Runner:
         view, count = self.dialogue.view, self.journal.head.base_count
         if view is None:
             return []
-        if count is None or count == len(view.records):
-            return view.messages
-        return list(messages_of(view.records[:count]))
+        if count is None or count == view.read.count:
+            return view.read.messages
+        return view.read.messages[: view.read.messages_in(count)]
 
     def _conflict(self, problem: str) -> SessionConflictError:
         return SessionConflictError(self.journal.key, self.state.run_id, problem)

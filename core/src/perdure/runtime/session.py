@@ -92,7 +92,7 @@ class Session:
     @property
     def messages(self) -> Sequence[Message]:
         """The messages that this object has read or saved last, as a snapshot; `load` reads what is new."""
-        return (*self._view.messages, *self._view.saved)
+        return (*self._view.read.messages, *self._view.saved)
 
     @property
     def state(self) -> Record:
@@ -223,7 +223,7 @@ class Session:
         """Return the result of a turn of this session that is in the transcript, or `None`."""
         check_run_id(run_id)
         await self._view.refresh()
-        return result_of(self._view.records, run_id)
+        return result_of(self._view.read, run_id)
 
     async def discard_pending(self, *, force: bool = False) -> bool:
         """Drop the pending turn; its open approvals become `cancelled`. One that has finished is saved instead.
@@ -317,7 +317,7 @@ class Session:
     async def history(self) -> Sequence[Message]:
         """Return all messages of the conversation, also those of which archives were kept when it was compacted."""
         await self._view.refresh()
-        return await whole_history(self.store, self.id, tuple(self._view.records))
+        return await whole_history(self.store, self.id, self._view.read)
 
     async def fork(
         self, session_id: str | None = None, *, at: int | None = None, scope: str | EllipsisType | None = ...
@@ -340,10 +340,11 @@ class Session:
             SessionExistsError: The id is taken; nothing was changed.
             OutcomeUnknownError: The new session may exist, whole.
         """
-        source = await self._view.refresh()
+        whole = TranscriptView(self.store.sessions, self.id, whole=True)
+        source = await whole.refresh()
         if source is None:
             raise InvalidArgumentError("session", f"{self.id} does not exist: there is nothing to copy")
-        records = forked(tuple(self._view.records), at)
+        records = forked(whole.read.records, at)
         same = source.scope if isinstance(scope, EllipsisType) else scope
         made_id = uuid.uuid4().hex if session_id is None else session_id
         made = Session(self.agent, self.store, made_id, same, **self._options)

@@ -269,7 +269,7 @@ class Turns:
         if limits is None:
             return
         await self.view.refresh()
-        met = limits.met(self.view.spent(len(self.view.records)))
+        met = limits.met(self.view.read.spent(self.view.read.count))
         if met is not None:
             raise LimitExceededError(self.key, *met)
 
@@ -347,13 +347,13 @@ class Turns:
     async def _ended(self, call: Call) -> TurnResult | None:
         """Return the result of the turn in the transcript that an input belongs to, or `None`."""
         self.require_scope(await self.view.refresh())
-        run_id = run_of_input(self.view.records, call.input_id)
+        run_id = run_of_input(self.view.read, call.input_id)
         if run_id is None:
             return None
-        said = said_by(self.view.records, call.input_id)
+        said = said_by(self.view.read, call.input_id)
         if said:  # it is followed by what was answered; of one that a summary stands for, nothing is known
-            call.require_same(said[: len(call.messages)])
-        return result_of(self.view.records, run_id)
+            call.require_same([message.to_record() for message in said[: len(call.messages)]])
+        return result_of(self.view.read, run_id)
 
 
 def _holds(found: Checkpoint, call: Call) -> bool:

@@ -1,0 +1,97 @@
+"""What is kept in memory of a transcript that was read: its messages, and the little that is known beside them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from perdure.archives import SUMMARY
+from perdure.runtime.history import is_own, starts
+from perdure.runtime.limits import Spent
+from perdure.runtime.messages import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.contracts.records import Record
+
+_PLAIN = frozenset({"v", "kind", "run_id", "at", "message"})
+
+
+class Digest:
+    """What the records of a transcript say; the records themselves are not kept, they would take as much memory again.
+
+    A message has a place among the messages, which is not its place among the records where these are others', too.
+
+    Attributes:
+        count: How many records were taken in.
+        messages: The messages and summaries.
+        runs: For each of them the id of its run; `None`: it has none, or is a summary.
+        notes: What is said beside some of them: by the place of the message, the record without it.
+        foreign: The places, among the records, of those that are somebody else's.
+        records: All of the records, of a digest that is to keep them; else none.
+    """
+
+    def __init__(self, records: Sequence[Record] = (), *, whole: bool = False) -> None:
+        """Take in the first records; `whole`: keep them."""
+        self.count = 0
+        self.messages: list[Message] = []
+        self.runs: list[str | None] = []
+        self.notes: dict[int, Record] = {}
+        self.foreign: list[int] = []
+        self.records: list[Record] = []
+        self._whole = whole
+        self.add(records)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Take in the records that come next; what they hold becomes part of the messages and notes."""
+        run: str | None = None
+        for place, record in enumerate(records, self.count):
+            if not is_own(record):
+                self.foreign.append(place)
+                continue
+            is_summary = record["kind"] == SUMMARY
+            if is_summary or not record.keys() <= _PLAIN:
+                self.notes[len(self.messages)] = {name: record[name] for name in record if name != "message"}
+            found = None if is_summary else record.get("run_id")
+            run = run if found == run else found  # one text for all of a run
+            self.runs.append(run)
+            self.messages.append(Message.from_record(record["message"]))
+        self.count += len(records)
+        if self._whole:
+            self.records.extend(records)
+
+    def extend(self, other: Digest) -> None:
+        """Take in what comes next as another digest has it, which began at the first record behind these."""
+        begun = len(self.messages)
+        self.messages.extend(other.messages)
+        self.runs.extend(other.runs)
+        self.notes.update((begun + place, note) for place, note in other.notes.items())
+        self.foreign.extend(self.count + place for place in other.foreign)
+        self.records.extend(other.records)
+        self.count += other.count
+
+    def messages_in(self, count: int) -> int:
+        """Return how many messages are in the first `count` records."""
+        return count - bisect_left(self.foreign, count)
+
+    def spent(self, count: int) -> Spent:
+        """Return what the conversation had spent in its first `count` records."""
+        behind = self.messages_in(count)
+        for place in reversed(self.notes):
+            if place < behind and "spent" in self.notes[place]:
+                return Spent.from_record(self.notes[place]["spent"])
+        return Spent()
+
+    @property
+    def turns(self) -> int:
+        """How many turns the messages are of."""
+        summaries = {place for place, note in self.notes.items() if note["kind"] == SUMMARY}
+        said = enumerate(zip(self.runs, self.messages, strict=True))
+        return len(starts((place, run, one.role) for place, (run, one) in said if place not in summaries))
+
+    @property
+    def opening(self) -> Record:
+        """The summary that begins the transcript, without its message; `{}` if none does."""
+        note = self.notes.get(0, {}) if self.messages_in(1) else {}
+        return note if note.get("kind") == SUMMARY else {}
