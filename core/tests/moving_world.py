@@ -1,4 +1,4 @@
-"""Conversations of every kind, and all that a store holds of them, read by the public methods alone."""
+"""Conversations of every kind, all that a store holds of them, read by the public methods alone, and damage to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 from perdure import Agent, AgentStore, ToolCall, codec, tool
 from perdure.contracts.approvals import Approval
 from perdure.errors import PropagatingToolError
+from perdure.journal.contract import Append, Head, Key, Part
+from perdure.journal.stores import JournalSessions
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.paging import walk
 
@@ -80,6 +82,13 @@ async def fill(store: AgentStore) -> None:
     await store.decide(asked.id, approved=True, note="yes", decided_by="eve", arguments={"to": "carl"})
     at = store.clock.now()
     await store.approvals.create(Approval("gone.run-7.s0.c0", "gone.run-7", "c", "pay", {"to": "nobody"}, at))
+
+
+async def damage(store: AgentStore, part: Part, name: str) -> None:
+    """Replace the data of a head by what no release has written."""
+    assert isinstance(store.sessions, JournalSessions)
+    journal = store.sessions.journal
+    await journal.write([Append(Key(part, name), (), Head(data=b'{"v":'), None, store.clock.now(), 1)])
 
 
 async def _summary(messages: Any) -> str:

@@ -6,12 +6,24 @@ compaction: so the promises of conversations are checked as they are, and the ar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import pytest
+from core.tests.programs import (
+    WEEK,
+    Program,
+    Setting,
+    clear,
+    delete,
+    discard,
+    entitle,
+    prune,
+    resume,
+    send,
+    the_title_is_kept,
+)
 
 from perdure import AgentStore, Message, Usage
 from perdure.archives import archive_named_by, archive_of, archives_of
@@ -24,8 +36,6 @@ from perdure_memory.journal import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 
-Program = Callable[[ConversationWorld, AgentStore], Coroutine[Any, Any, Any]]
-WEEK = timedelta(days=7)
 SIGN, BETWEEN = "\u2211", "\x1f"
 
 
@@ -90,36 +100,8 @@ class CompactedWorld(ConversationWorld):
         return [info.session_id for info in page.items if archive_of(info) == SESSION]
 
 
-def send(given: str, input_id: str | None = None) -> Program:
-    return lambda world, store: world.session(store).send(given, input_id=input_id)
-
-
 def compact(keep: int = 1) -> Program:
     return lambda world, store: world.session(store).compact(keep=keep, summarize=to_the_letter, archive=True)
-
-
-def resume(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return world.session(store).resume()
-
-
-def discard(*, force: bool = False) -> Program:
-    return lambda world, store: world.session(store).discard_pending(force=force)
-
-
-def clear(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return world.session(store).clear()
-
-
-def delete(*, force: bool = False) -> Program:
-    return lambda _, store: store.delete_session(SESSION, force=force)
-
-
-def prune(_: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return store.prune(older_than=WEEK)
-
-
-def entitle(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return world.session(store).update_state(lambda state: {**state, "title": "a title"})
 
 
 async def fork_and_read(world: ConversationWorld, store: AgentStore) -> None:
@@ -171,13 +153,6 @@ async def all_is_empty(world: ConversationWorld, outcomes: Mapping[str, Any]) ->
         assert list(await world.transcript()) == []
 
 
-async def the_title_is_kept(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
-    found = await world.fresh().sessions.load(SESSION)
-    if not has_died(outcomes["B"]):
-        assert found is not None
-        assert found.state == {"title": "a title"}
-
-
 async def the_fork_is_its_own(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
     found = await world.fresh().sessions.load("copy")
     assert (found is not None) == (outcomes["B"] is None) or has_died(outcomes["B"])
@@ -213,15 +188,6 @@ PAIRS = {
     "entitle": Pair(talked, entitle, after=the_title_is_kept),
     "fork": Pair(compacted, fork_and_read, after=the_fork_is_its_own, raises=(SessionExistsError,)),
 }
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the two know of each other."""
-
-    same_host: bool = True
-    slow_switches: bool = False
-    killed: str | None = None
 
 
 SETTINGS = {

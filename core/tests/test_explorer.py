@@ -1,11 +1,23 @@
 """Two processes on one conversation, in every order of their store calls: nothing is lost, doubled or left behind."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
+from core.tests.programs import (
+    WEEK,
+    Program,
+    Setting,
+    clear,
+    delete,
+    discard,
+    entitle,
+    prune,
+    resume,
+    send,
+    the_title_is_kept,
+)
 
 from perdure import AgentStore, TurnResult
 from perdure.backend import Operation, Part
@@ -15,39 +27,12 @@ from perdure.errors import (
     ApprovalOrphanedError,
     ToolOutcomeUnknownError,
 )
-from perdure_conformance.conversation_world import SESSION, TYPED, ConversationWorld
+from perdure_conformance.conversation_world import TYPED, ConversationWorld
 from perdure_conformance.explorer import Bounds, Explorer, ScheduleFailed
 from perdure_conformance.stepping import has_died
 from perdure_memory.journal import MemoryJournal
 
 pytestmark = pytest.mark.anyio
-
-Program = Callable[[ConversationWorld, AgentStore], Coroutine[Any, Any, Any]]
-WEEK = timedelta(days=7)
-
-
-def send(given: str, input_id: str | None = None) -> Program:
-    return lambda world, store: world.session(store).send(given, input_id=input_id)
-
-
-def resume(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return world.session(store).resume()
-
-
-def discard(*, force: bool = False) -> Program:
-    return lambda world, store: world.session(store).discard_pending(force=force)
-
-
-def clear(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return world.session(store).clear()
-
-
-def delete(*, force: bool = False) -> Program:
-    return lambda _, store: store.delete_session(SESSION, force=force)
-
-
-def prune(_: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return store.prune(older_than=WEEK)
 
 
 def resolve(*, approved: bool) -> Program:
@@ -64,10 +49,6 @@ def decide(*, approved: bool = True) -> Program:
             await store.decide(approval.id, approved=approved)
 
     return run
-
-
-def entitle(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return world.session(store).update_state(lambda state: {**state, "title": "a title"})
 
 
 # --- where the two start ---
@@ -141,13 +122,6 @@ async def a_decision_is_seen(world: ConversationWorld, outcomes: Mapping[str, An
         assert any(not approval.decided for approval in approvals), "all is decided, and nobody was told"
 
 
-async def the_title_is_kept(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
-    found = await world.fresh().sessions.load(SESSION)
-    if not has_died(outcomes["B"]):
-        assert found is not None
-        assert found.state == {"title": "a title"}
-
-
 async def it_is_one_turn(world: ConversationWorld, outcomes: Mapping[str, Any]) -> None:
     results = [outcome for outcome in outcomes.values() if isinstance(outcome, TurnResult)]
     assert len({(result.run_id, result.text) for result in results}) <= 1, results
@@ -214,15 +188,6 @@ PAIRS = {
     ),
     "send, entitle": Pair(nothing, send("pay a"), entitle, raises=DOUBT, after=the_title_is_kept),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the two know of each other."""
-
-    same_host: bool = True
-    slow_switches: bool = False
-    killed: str | None = None
 
 
 SETTINGS = {

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from core.tests.programs import WEEK, Program, resume, send
 
 from perdure import AgentStore, Lease, TurnResult
 from perdure.backend import Append, Journal
@@ -28,9 +28,7 @@ from perdure_sqlite.journal import SqliteJournal
 
 pytestmark = pytest.mark.anyio
 
-Program = Callable[[ConversationWorld, AgentStore], Coroutine[Any, Any, Any]]
 Meanwhile = Callable[[ConversationWorld], Awaitable[Any]]
-WEEK = timedelta(days=7)
 ALLOWED = (*TYPED, ToolOutcomeUnknownError)
 
 
@@ -111,14 +109,6 @@ async def at_every_call(
         except Exception as error:
             error.add_note(f"it was stopped before its call {number}: {process.calls[-1]}")
             raise
-
-
-def send(given: str) -> Program:
-    return lambda world, store: world.session(store).send(given)
-
-
-def resume(world: ConversationWorld, store: AgentStore) -> Coroutine[Any, Any, Any]:
-    return world.session(store).resume()
 
 
 def lapsed(given: str) -> Meanwhile:

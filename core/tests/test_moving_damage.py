@@ -6,14 +6,13 @@ import contextlib
 import io
 
 import pytest
-from core.tests.moving_world import CALLS, agent
+from core.tests.moving_world import CALLS, agent, damage
 from core.tests.processes import another, dead
 
 from perdure import AgentStore, open_store
 from perdure.contracts.approvals import Approval
 from perdure.interchange import export_conversations, import_conversations
-from perdure.journal.contract import Append, Head, Key, Part
-from perdure.journal.stores import JournalSessions
+from perdure.journal.contract import Part
 from perdure.moving import copy_conversations
 from perdure.moving.walking import approvals
 from perdure_conformance.interception import Died, at
@@ -31,13 +30,6 @@ async def _filled(store: AgentStore) -> str:
     return approval_id
 
 
-async def _damage(store: AgentStore, part: Part, name: str) -> None:
-    """Replace the data of a head by what no release has written."""
-    assert isinstance(store.sessions, JournalSessions)
-    journal = store.sessions.journal
-    await journal.write([Append(Key(part, name), (), Head(data=b'{"v":'), None, store.clock.now(), 1)])
-
-
 @pytest.mark.parametrize(
     ("part", "lost", "damaged"),
     [
@@ -51,7 +43,7 @@ async def _damage(store: AgentStore, part: Part, name: str) -> None:
 async def test_a_damaged_head_costs_its_conversation_and_no_other(part: Part, lost: str, damaged: str) -> None:
     async with open_store("memory:") as source, open_store("memory:") as copied, open_store("memory:") as imported:
         approval_id = await _filled(source)
-        await _damage(source, part, approval_id if part is Part.APPROVALS else lost)
+        await damage(source, part, approval_id if part is Part.APPROVALS else lost)
 
         report = await copy_conversations(source, copied)
         assert list(report.not_copied) == [lost]
@@ -72,7 +64,7 @@ async def test_a_damaged_approval_of_which_no_conversation_knows_is_named() -> N
         approval_id = await _filled(source)
         await source.sessions.delete("waiting")
         await source.checkpoints.delete("waiting")
-        await _damage(source, Part.APPROVALS, approval_id)
+        await damage(source, Part.APPROVALS, approval_id)
         report = await copy_conversations(source, target)
         assert (report.copied, list(report.not_copied)) == (2, [approval_id])
         assert list((await export_conversations(source, io.BytesIO())).not_exported) == [approval_id]
@@ -86,7 +78,7 @@ async def test_a_damaged_approval_on_a_later_page_hides_none() -> None:
             await source.approvals.create(
                 Approval(name, f"{session}.turn-1", "c", "pay", {}, source.clock.now(), session_id=session)
             )
-        await _damage(source, Part.APPROVALS, names[20])
+        await damage(source, Part.APPROVALS, names[20])
         assert sorted([name async for name, _ in approvals(source)]) == names
 
 
@@ -99,7 +91,7 @@ async def test_what_is_damaged_at_the_target_is_named_and_hides_no_half_of_a_con
             for info in (await target.checkpoints.list(status="copying")).items:
                 await source.delete_session(info.key, force=True)
         damaged, half = (info.key for info in (await target.checkpoints.list(status="copying")).items)
-        await _damage(target, Part.RUNS, damaged)
+        await damage(target, Part.RUNS, damaged)
         report = await copy_conversations(source, target)
         assert sorted(report.not_copied) == [damaged, half]
         assert report.not_copied[damaged].startswith(f"at the target turn journal {damaged}: head is damaged: ")
@@ -112,7 +104,7 @@ async def test_a_lone_approval_that_is_damaged_at_the_target_stops_no_copy() -> 
         await source.sessions.delete("waiting")
         await source.checkpoints.delete("waiting")
         await copy_conversations(source, target)
-        await _damage(target, Part.APPROVALS, approval_id)
+        await damage(target, Part.APPROVALS, approval_id)
         report = await copy_conversations(source, target)
         assert (report.present, list(report.not_copied)) == (2, [approval_id])
         assert report.not_copied[approval_id].startswith(f"at the target approval {approval_id} is damaged: ")

@@ -7,11 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from core.tests.moving_world import CALLS, agent
+from core.tests.moving_world import CALLS, agent, damage
 from core.tests.processes import everything
 
 from perdure import AgentStore, open_store
-from perdure.journal.contract import Append, Head, Key, Part
+from perdure.journal.contract import Key, Part
 from perdure.journal.stores import JournalSessions
 from perdure_conformance.manual_clock import ManualClock
 
@@ -30,13 +30,6 @@ async def _filled(store: AgentStore) -> str:
     return approval_id
 
 
-async def _damage(store: AgentStore, part: Part, name: str) -> None:
-    """Replace the data of a head by what no release has written."""
-    assert isinstance(store.sessions, JournalSessions)
-    journal = store.sessions.journal
-    await journal.write([Append(Key(part, name), (), Head(data=b'{"v":'), None, store.clock.now(), 1)])
-
-
 @pytest.mark.parametrize(
     ("part", "name"), [(Part.SESSIONS, "a"), (Part.SESSIONS, "z"), (Part.RUNS, "paid"), (Part.APPROVALS, "paid")]
 )
@@ -44,7 +37,7 @@ async def test_a_damaged_head_keeps_its_conversation_and_no_other(part: Part, na
     async with open_store("memory:", clock=clock) as store:
         approval_id = await _filled(store)
         damaged = approval_id if part is Part.APPROVALS else name
-        await _damage(store, part, damaged)
+        await damage(store, part, damaged)
         clock.advance(DAY)
         foretold = await store.prune(older_than=timedelta(0), dry_run=True)
         report = await store.prune(older_than=timedelta(0))
