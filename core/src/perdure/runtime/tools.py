@@ -132,10 +132,20 @@ class Tool:
             if duration is not None and (not isinstance(duration, timedelta) or duration < timedelta(0)):
                 raise InvalidArgumentError(name, "must be a timedelta of 0 or more, or None")
 
-    @property
+    @functools.cached_property
     def schema(self) -> ToolSchema:
         """What a model is told."""
         return ToolSchema(self.name, self.description, self.parameters)
+
+    @functools.cached_property
+    def _named(self) -> list[tuple[str, str]]:
+        """The fields of the arguments, each with what the function calls it."""
+        return [(field, str(item.alias)) for field, item in self._arguments.model_fields.items()]
+
+    @functools.cached_property
+    def _is_async(self) -> bool:
+        """Whether the function is awaited here; a plain one is called in a thread."""
+        return inspect.iscoroutinefunction(self.function)
 
     def check(self, arguments: Record) -> dict[str, Any]:
         """Return the arguments as the function takes them, or raise `ToolArgumentsError`."""
@@ -146,7 +156,7 @@ class Tool:
                 f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
             )
             raise ToolArgumentsError(f"the arguments do not fit: {problems}") from error
-        return {str(item.alias): getattr(model, name) for name, item in type(model).model_fields.items()}
+        return {name: getattr(model, field) for field, name in self._named}
 
     def is_gated(self, arguments: Record) -> bool:
         """Whether a call with these arguments needs an approval. A predicate that fails says yes."""
@@ -167,10 +177,11 @@ class Tool:
         """
         if self._context is not None:
             values = {**values, self._context: context}
+        work = self.function(**values) if self._is_async else _in_thread(self.function, values)
         if self.timeout is None:
-            return as_text(await _called(self.function, values))
+            return as_text(await work)
         async with asyncio.timeout(self.timeout.total_seconds()):
-            return as_text(await _called(self.function, values))
+            return as_text(await work)
 
     async def find_out(self, values: dict[str, Any], context: ToolContext) -> ToolRan | ToolDidNotRun | None:
         """Ask the probe what became of a call in doubt; `None`: nobody can tell.
@@ -182,17 +193,18 @@ class Tool:
         if self.probe is None:
             return None
         name = _context_of(self.probe)
-        found = await _called(self.probe, values if name is None else {**values, name: context})
+        given = values if name is None else {**values, name: context}
+        found = await (
+            self.probe(**given) if inspect.iscoroutinefunction(self.probe) else _in_thread(self.probe, given)
+        )
         if found is None or isinstance(found, (ToolRan, ToolDidNotRun)):
             return found
         kind = type(found).__name__
         raise InvalidArgumentError("probe", f"of {self.name} answered a {kind}, not ToolRan, ToolDidNotRun or None")
 
 
-async def _called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """Call a function, a plain one in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(**values)
+async def _in_thread(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    """Call a plain function in a thread."""
     result = await asyncio.to_thread(function, **values)
     return await result if inspect.isawaitable(result) else result
 
