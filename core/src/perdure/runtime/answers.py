@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.contracts.approvals import CANCELLED, EXPIRY, Approval
 from perdure.contracts.records import encode_object
 from perdure.errors import NotJsonError, RecordTooLargeError
-from perdure.runtime.messages import Message, ToolCall, stamp
-from perdure.runtime.tools import ToolArgumentsError, ToolResultError
+from perdure.runtime.messages import ToolCall, stamp
+from perdure.runtime.tools import ToolResultError
 from perdure.runtime.turn_state import entry, largest_record
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.ownership.owned_journal import OwnedJournal
-    from perdure.runtime.tools import Tool
     from perdure.runtime.turn_state import CallState
 
 
@@ -28,15 +27,6 @@ LONGEST: Final = 12
 
 UNSTORABLE_NOTE: Final = "(too large to be stored)"
 UNSTORABLE_EDIT: Final = "not run: it was approved with other arguments, which are too large to be stored"
-
-
-def misfit(tool: Tool, arguments: Record) -> str | None:
-    """Return why arguments do not fit a tool; `None` if they do."""
-    try:
-        tool.check(arguments)
-    except ToolArgumentsError as error:
-        return str(error)
-    return None
 
 
 def failure(error: Exception) -> str:
@@ -71,6 +61,7 @@ class Answers:
 
     def __init__(self, store: AgentStore, journal: OwnedJournal, run_id: str) -> None:
         self._store, self._journal, self._run_id = store, journal, run_id
+        self._small = (min(store.checkpoints.max_record, store.sessions.max_record) - REST) // LONGEST
 
     def of(self, call: CallState, text: str) -> Record:
         """Return what the model is told of a call that did not succeed."""
@@ -107,8 +98,7 @@ class Answers:
 
     def _is_small(self, call: ToolCall, text: str) -> bool:
         """Whether an answer can be stored for certain, by the number of its characters; the others are encoded to see."""
-        limit = min(self._store.checkpoints.max_record, self._store.sessions.max_record)
-        return REST + LONGEST * (len(call.id) + len(text)) <= limit
+        return len(call.id) + len(text) <= self._small
 
     def fits(self, item: Record) -> bool:
         """Whether an entry, and the message that it may hold, can be stored."""
@@ -124,13 +114,15 @@ class Answers:
         """Return a message as bytes, or raise: one that is journaled and cannot be saved would stop the turn for good."""
         data = encode_object(message, where, self._store.checkpoints.max_record)
         limit = self._store.sessions.max_record
-        if self._journal.head.session_id is not None and len(data) + REST > limit:
+        if len(data) + REST > limit and self._journal.head.session_id is not None:
             encode_object(largest_record(self._run_id, self._now(), message), where, limit)
         return data
 
     def _entry(self, call: ToolCall, step: int, place: int, text: str, *, is_error: bool = True) -> Record:
-        message = Message("tool", text, tool_call_id=call.id, is_error=is_error)
-        return entry("tool", self._now(), step=step, call=place, message=message.to_record())
+        message: Record = {"role": "tool", "content": text, "tool_call_id": call.id}
+        if is_error:
+            message["is_error"] = True
+        return entry("tool", self._now(), step=step, call=place, message=message)
 
     def _now(self) -> str:
         return stamp(self._store.clock.now())

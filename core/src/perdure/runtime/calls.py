@@ -85,6 +85,8 @@ class Calls:
     Attributes:
         waiting_for: The approvals that the turn must wait for.
         answers: Makes the entries that answer calls.
+        checked: The arguments of those calls of the last response that may run at once, by their place, as functions take
+            them.
     """
 
     def __init__(self, agent: Agent, store: AgentStore, journal: OwnedJournal, teller: Teller) -> None:
@@ -95,6 +97,7 @@ class Calls:
         self.state = teller.state
         self.answers = Answers(store, journal, teller.state.run_id)
         self.waiting_for: tuple[str, ...] = ()
+        self.checked: dict[int, dict[str, Any]] = {}
         self._probed: set[str] = set()
 
     def now(self) -> str:
@@ -133,7 +136,7 @@ class Calls:
         return tool
 
     def _require_policy(self, call: CallState, tool: Tool) -> None:
-        if call.in_doubt and not tool.idempotent and tool.in_doubt is None:
+        if not tool.idempotent and call.in_doubt and tool.in_doubt is None:
             raise ToolOutcomeUnknownError(self.state.run_id, call.call.id, call.call.name)
 
     async def _make_way(self, calls: Sequence[CallState]) -> bool:
@@ -164,7 +167,7 @@ class Calls:
         found: list[Record] = []
         for call in calls:
             tool = tools[call.place]
-            if call.in_doubt and not tool.idempotent and call.doubt_id not in self._probed:
+            if not tool.idempotent and call.in_doubt and call.doubt_id not in self._probed:
                 self._probed.add(call.doubt_id)
                 found += await self._probe(call, tool)
         if found:
@@ -195,7 +198,7 @@ class Calls:
         """Return the approval that a call needs next, as id and kind, or `None`."""
         if call.gated and call.id not in call.decisions:
             return call.id, "approve"
-        if call.in_doubt and not tool.idempotent and tool.in_doubt == "ask" and call.doubt_id not in call.decisions:
+        if tool.in_doubt == "ask" and not tool.idempotent and call.in_doubt and call.doubt_id not in call.decisions:
             return call.doubt_id, "in-doubt"
         return None
 
@@ -253,11 +256,11 @@ class Calls:
             if applied.get("arguments", call.arguments) != arguments:
                 plan.entries.append(self.answers.of(call, UNSTORABLE_EDIT))
                 return
-        elif call.in_doubt and tool.in_doubt == "fail" and not tool.idempotent:
+        elif tool.in_doubt == "fail" and not tool.idempotent and call.in_doubt:
             plan.entries.append(self.answers.of(call, unknown(call)))
             return
         try:
-            values = tool.check(arguments)
+            values = self.checked.pop(call.place) if call.place in self.checked else tool.check(arguments)
         except ToolArgumentsError as error:
             plan.entries.append(self.answers.of(call, str(error)))
             return
@@ -346,22 +349,20 @@ class Calls:
 
     async def _call(self, start: Start) -> str:
         """Call a tool; an idempotent one again, as often as it allows, if it raises."""
-        last = start.attempt + start.tool.retries
-        for attempt in range(start.attempt, last):
+        values, attempt = start.values, start.attempt
+        while True:
             try:
-                return await self._call_once(start, attempt)
+                return await foreign(start.tool.call(values, self._context(start.call, attempt)))
             except (PropagatingToolError, ToolResultError):
                 raise
-            except Exception as error:  # noqa: BLE001  # reason: whatever it is, the call may be repeated
+            except Exception as error:
+                if attempt == start.attempt + start.tool.retries:
+                    raise
                 said = {"run_id": self.state.run_id, "tool": start.call.call.name, "attempt": attempt}
                 await self.journal.renew_if_lapsed()
                 _log.warning("a tool failed and is called again: %s", type(error).__name__, extra={"perdure": said})
-        return await self._call_once(start, last)
-
-    async def _call_once(self, start: Start, attempt: int) -> str:
-        # Made anew for each further attempt: the function may change what it is given.
-        values = start.values if attempt == start.attempt else start.tool.check(start.arguments)
-        return await foreign(start.tool.call(values, self._context(start.call, attempt)))
+            values = start.tool.check(start.arguments)  # the function may have changed what it was given
+            attempt += 1
 
     def _context(self, call: CallState, attempt: int) -> ToolContext:
         session_id = self.journal.head.session_id

@@ -8,18 +8,18 @@ again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.contracts.records import decode_object
 from perdure.events import TextStreamed
 from perdure.models import ModelError, ModelRequest
 from perdure.ownership.uninterrupted import foreign
-from perdure.runtime.answers import misfit
 from perdure.runtime.asking import ask
 from perdure.runtime.calls import Calls, cancelled_from_outside
 from perdure.runtime.joined_messages import JoinedMessages
 from perdure.runtime.limits import LIMIT, Limits, finish_reason
 from perdure.runtime.messages import Message
+from perdure.runtime.tools import ToolArgumentsError
 from perdure.runtime.turn_state import entry
 
 if TYPE_CHECKING:
@@ -172,14 +172,22 @@ class Turn:
         record = decode_object(self.calls.answers.fitting(said.to_record(), "response"), "response")
         gated: list[int] = []
         answers: list[Record] = []
+        checked: dict[int, dict[str, Any]] = {}
         step = len(self.state.steps)
         for place, call in enumerate(said.tool_calls):
             tool = self.agent.tools.get(call.name)
-            problem = f"there is no tool {call.name!r}" if tool is None else misfit(tool, call.arguments)
-            if problem is not None:
-                answers.append(self.calls.answers.told(call, step, place, problem))
-            elif tool is not None and tool.is_gated(call.arguments):
+            try:
+                if tool is None:
+                    raise ToolArgumentsError(f"there is no tool {call.name!r}")
+                values = tool.check(call.arguments)
+            except ToolArgumentsError as error:
+                answers.append(self.calls.answers.told(call, step, place, str(error)))
+                continue
+            if tool.is_gated(call.arguments):
                 gated.append(place)
+            else:
+                checked[place] = values
+        self.calls.checked = checked
         usage = response.usage.to_record()
         recorded = entry("model", self.calls.now(), message=record, usage=usage, gated=gated, inputs=inputs)
         return [recorded, *answers]
