@@ -78,14 +78,14 @@ class HeldVersion:
         """Remember an append of unknown outcome behind which others may go out."""
         self._doubtful.append((head, entries))
 
-    async def write(self, made: Callable[[], Made | None]) -> bool:
-        """Write what is made for the version held; made anew if a doubtful append turns out to have moved it.
+    async def write(self, made: Callable[[int], Made | None]) -> bool:
+        """Write what is made, given the version held; made anew if a doubtful append turns out to have moved it.
 
         Returns:
             Whether there was anything to write.
         """
         while True:
-            wanted = made()
+            wanted = made(self.number)
             if wanted is None:
                 return False
             write, head = wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.contracts.store import draw_version
@@ -14,7 +15,7 @@ from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.uninterrupted import ended, uninterrupted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
     from datetime import datetime
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, CheckpointInfo, CheckpointStore
@@ -120,14 +121,14 @@ class OwnedJournal:
         ownership.forget(key)
         return owned
 
-    async def append(
+    def append(
         self,
         entries: Sequence[Record] = (),
         *,
         at: datetime | None = None,
         unless: Callable[[], bool] = _never,
         **changes: Any,
-    ) -> bool:
+    ) -> Coroutine[Any, Any, bool]:
         """Append entries and change fields of the head; renews the lease.
 
         Args:
@@ -139,7 +140,7 @@ class OwnedJournal:
         Returns:
             Whether it was written.
         """
-        return await uninterrupted(self._append(entries, at, unless, changes))
+        return uninterrupted(self._append(entries, at, unless, changes))
 
     async def append_aside(self, entries: Sequence[Record], *, unless: Callable[[], bool]) -> bool:
         """Append entries on behalf of somebody else, as `append` does.
@@ -278,7 +279,7 @@ class OwnedJournal:
     ) -> bool:
         async with self._queue:
             appended = await self._append_in_turn(entries, at, unless, changes)
-            if self.head.owner is None:
+            if self._held.head.owner is None:
                 self._end()
             return appended
 
@@ -299,16 +300,14 @@ class OwnedJournal:
     ) -> bool:
         """Append at the version held; `aside`: the turn goes on if nobody knows whether it landed, as after a heartbeat."""
         self._held.require_ours()
-        head = renewed(self._ownership, self.head, **changes)
+        head = renewed(self._ownership, self._held.head, **changes)
         left = 0 if aside else len(self._left)
         items = [*self._left[:left], *entries]
 
-        def made() -> Made | None:
+        def made(version: int) -> Made | None:
             if unless():
                 return None
-            return lambda: self._checkpoints.append(
-                self.key, items, expected_version=self.version, head=head, at=at
-            ), head
+            return partial(self._checkpoints.append, self.key, items, expected_version=version, head=head, at=at), head
 
         try:
             if not await self._held.write(made):
@@ -327,11 +326,10 @@ class OwnedJournal:
         async with self._queue:
             self._held.require_ours()
 
-            def made() -> Made:
-                version = self.version
+            def made(version: int) -> Made:
                 entries, head = last(version + 1)
-                return lambda: self._checkpoints.replace(
-                    self.key, entries, expected_version=version, head=head, at=at
+                return partial(
+                    self._checkpoints.replace, self.key, entries, expected_version=version, head=head, at=at
                 ), head
 
             await self._held.write(made)

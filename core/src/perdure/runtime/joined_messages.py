@@ -20,8 +20,8 @@ class JoinedMessages(Sequence["Message"]):
     """
 
     def __init__(self, *lists: Sequence[Message]) -> None:
-        self._parts = tuple((messages, len(messages)) for messages in lists)
-        self._length = sum(length for _, length in self._parts)
+        self._parts = [(messages, len(messages)) for messages in lists]
+        self._length = sum(map(len, lists))
 
     def __len__(self) -> int:
         return self._length

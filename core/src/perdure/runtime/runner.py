@@ -199,8 +199,9 @@ class Runner:
         self.teller.written(entries)
         if self.journal.head.last_error is not None and any(item["kind"] in ("model", "tool") for item in entries):
             self.journal.note(last_error=None)  # the turn has got over it; said with the next append
-        if self._turn is not None and any("steer" in item for item in entries):
-            self._turn.steer()
+        for item in entries:
+            if "steer" in item and self._turn is not None:
+                self._turn.steer()
 
     async def _drive(self) -> str:
         """Hold the lease while the turn goes on; tell a loss or an abort from a cancellation of the caller."""
@@ -364,9 +365,8 @@ class Runner:
         return self._saved.finish_reason
 
     def _result(self, reason: str) -> TurnResult:
-        if self._saved is not None:
-            return self._saved
-        return self.state.result(reason, self._waiting_for if reason == AWAITING else ())
+        known = self._saved or self._committed
+        return known or self.state.result(reason, self._waiting_for if reason == AWAITING else ())
 
 
 def _resumed(head: CheckpointHead, fingerprint: str) -> CheckpointHead:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from perdure.events import (
     ApprovalDecided,
@@ -57,9 +57,9 @@ class Teller:
         """Take entries in that are stored now, and tell of each."""
         for item in entries:
             self.state.apply([item])
-            handler = getattr(self, "_on_" + str(item.get("kind")).replace("-", "_"), None)
+            handler = self._handlers.get(str(item.get("kind")))
             if handler is not None:
-                handler(item)
+                handler(self, item)
 
     def _on_model(self, _: Record) -> None:
         number = len(self.state.steps) - 1
@@ -94,3 +94,12 @@ class Teller:
 
     def _on_input_queued(self, item: Record) -> None:
         self.tell(InputQueued, input_id=item["input_id"])
+
+    _handlers: ClassVar[dict[str, Callable[[Teller, Record], None]]] = {
+        "model": _on_model,
+        "tool-started": _on_tool_started,
+        "tool": _on_tool,
+        "approval-requested": _on_approval_requested,
+        "approval-applied": _on_approval_applied,
+        "input-queued": _on_input_queued,
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from perdure import codec
 from perdure.errors import StoreCorruptedError
@@ -18,7 +18,7 @@ from perdure.runtime.messages import Message, ToolCall, Usage, message_record
 from perdure.runtime.results import TurnResult, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
@@ -82,8 +82,10 @@ class CallState:
     @property
     def arguments(self) -> Record:
         """The arguments to run with: those of the last decision that edited them."""
-        edited = [decision["arguments"] for decision in self.decisions.values() if "arguments" in decision]
-        return edited[-1] if edited else self.call.arguments
+        arguments = self.call.arguments
+        for decision in self.decisions.values():
+            arguments = decision.get("arguments", arguments)
+        return arguments
 
     @property
     def doubt_id(self) -> str:
@@ -164,11 +166,11 @@ class TurnState:
             StoreCorruptedError: An entry does not fit those before it, or lacks what its kind has.
         """
         for item in entries:
-            handler = getattr(self, "_on_" + str(item.get("kind")).replace("-", "_"), None)
+            handler = self._handlers.get(str(item.get("kind")))
             if handler is not None:
                 try:
                     self._take_time(item)
-                    handler(item)
+                    handler(self, item)
                 except (LookupError, TypeError, AttributeError, ValueError) as error:
                     where = f"turn journal of run {self.run_id}: an entry {item['kind']!r}"
                     raise StoreCorruptedError(where, repr(error)) from error
@@ -205,7 +207,7 @@ class TurnState:
     @property
     def steered(self) -> bool:
         """Whether an input waits that shall be heard as soon as it can be."""
-        return any(given.steer for given in self.untaken)
+        return len(self.inputs) > 1 and any(given.steer for given in self.untaken)
 
     def holds(self, input_id: str) -> bool:
         """Whether an input is part of the turn, or waits in its journal."""
@@ -220,13 +222,13 @@ class TurnState:
         """The turn's messages in the order of the conversation; results in the order of their calls."""
         if not self.steps:
             return [message for message, _ in self.inputs[0].messages]
-        return [*self._past, *self._last_step()]
+        return self._past + self._last_step()
 
     @property
     def asking(self) -> tuple[Sequence[Message], ...]:
         """The messages of the next request, in lists that may grow: the turn's, and those of inputs that wait."""
         waiting = [message for given in self.untaken for message, _ in given.messages]
-        return (self._past, [*self._last_step(), *waiting]) if self.steps else (self.messages, waiting)
+        return (self._past, self._last_step(), waiting) if self.steps else (self.messages, waiting)
 
     def result(self, reason: str, approval_ids: Sequence[str] = ()) -> TurnResult:
         """Return what the turn comes to."""
@@ -247,10 +249,9 @@ class TurnState:
         }
         return records
 
-    def _last_step(self) -> Iterator[Message]:
+    def _last_step(self) -> list[Message]:
         step = self.steps[-1]
-        yield step.message
-        yield from (call.result for call in step.calls if call.result is not None)
+        return [step.message, *[call.result for call in step.calls if call.result is not None]]
 
     def _stamped(self) -> Iterator[tuple[str, str | None, Message, Record]]:
         """Yield the turn's messages in their order: instant, the input that begins there, message, and its record."""
@@ -280,16 +281,15 @@ class TurnState:
     def _on_input(self, item: Record) -> None:
         self.inputs.append(_input_of(item))
 
-    _on_input_queued = _on_input
-
     def _on_model(self, item: Record) -> None:
-        for given in self.inputs[: item.get("inputs", len(self.inputs))]:
-            given.before = len(self.steps) if given.before is None else given.before
         message = _copied(item["message"])
         step = len(self.steps)
         if step:
             self._past.extend(self._last_step())
-        self._past.extend(said for given in self.inputs if given.before == step for said, _ in given.messages)
+        for given in self.inputs[: item.get("inputs", len(self.inputs))]:
+            if given.before is None:
+                given.before = step
+                self._past.extend([said for said, _ in given.messages])
         calls = [
             CallState(
                 f"{self.run_id}.s{step}.c{place}",
@@ -327,6 +327,19 @@ class TurnState:
 
     def _on_finished(self, item: Record) -> None:
         self.finish_reason = item["finish_reason"]
+
+    _handlers: ClassVar[dict[str, Callable[[TurnState, Record], None]]] = {
+        "input": _on_input,
+        "input-queued": _on_input,
+        "model": _on_model,
+        "tool-started": _on_tool_started,
+        "tool-failed": _on_tool_failed,
+        "tool": _on_tool,
+        "approval-requested": _on_approval_requested,
+        "approval-applied": _on_approval_applied,
+        "resumed": _on_resumed,
+        "finished": _on_finished,
+    }
 
 
 def largest_record(run_id: str, at: str, message: Record) -> Record:

@@ -127,7 +127,7 @@ class Turns:
             await self._require_unspent()
             await self._create()
             try:
-                journal = await self._open(found, call, attempts=0)
+                journal = await self._open(found, self._input(call.messages, call.input_id), attempts=0)
             except VersionConflictError as error:
                 raise SessionBusyError(self.key) from error
             # The input is taken, whatever becomes of this: whoever takes it up then finds an owner that is known to be gone.
@@ -187,14 +187,15 @@ class Turns:
             call.opening = True
             try:
                 await self._create()
-                journal = await self._open(found, call)
+                opening = self._input(call.messages, call.input_id)
+                journal = await self._open(found, opening)
             except VersionConflictError:
                 continue  # somebody opened a turn meanwhile: finish it first, or say who runs it
             except OutcomeUnknownError as unknown:
                 return await self._landed(call, unknown)
             finally:
                 call.opening = False
-            state = TurnState.of(journal.head.run_id or "", [self._input(call.messages, call.input_id)])
+            state = TurnState.of(journal.head.run_id or "", [opening])
             runner = Runner(self.dialogue, journal, state, call.sink)
             call.runs(runner)
             return await runner.run()
@@ -291,7 +292,7 @@ class Turns:
         if found is not None and self.scope is not None and found.scope != self.scope:
             raise InvalidArgumentError("scope", f"cannot change: session {self.key} was created for another one")
 
-    async def _open(self, found: Checkpoint | None, call: Call, *, attempts: int = 1) -> OwnedJournal:
+    async def _open(self, found: Checkpoint | None, opening: Record, *, attempts: int = 1) -> OwnedJournal:
         def head(version: int) -> CheckpointHead:
             return CheckpointHead(
                 status=IN_PROGRESS,
@@ -303,7 +304,6 @@ class Turns:
                 extra={} if found is None else found.head.extra,
             )
 
-        opening = self._input(call.messages, call.input_id)
         return await OwnedJournal.take(
             self.store.ownership, self.store.checkpoints, self.key, found, lambda _: [opening], head
         )
