@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import tracemalloc
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
 
 from perdure import Agent, AgentStore, Message, codec
+from perdure.errors import StoreCorruptedError
 from perdure.models import ScriptedModel
 from perdure.runtime.digest import Digest
 from perdure.runtime.history import turn_starts
@@ -106,3 +109,15 @@ async def test_an_input_comes_again_with_the_same_bytes_written_in_another_way(s
     for same in (parts, [{"type": "image", "data": b"hi"}], Message("user", [{"type": "image", "data": b"hi"}])):
         again = await Agent(model=ScriptedModel([]), store=store).session("s").send(same, input_id="one")
         assert again == first
+
+
+def test_a_message_that_was_read_is_like_any_other() -> None:
+    record = {"role": "user", "content": "hi", "metadata": {"a": 1}, "new": True}
+    (read,) = Digest([{"kind": "message", "message": record}]).messages
+    made = Message("user", "hi", metadata={"a": 1}, extra={"new": True})
+    assert (type(read), read, repr(read), replace(read)) == (Message, made, repr(made), made)
+    assert pickle.loads(pickle.dumps(read)) == made
+    with pytest.raises(FrozenInstanceError):
+        read.role = "tool"  # type: ignore[misc]  # reason: it is refused
+    with pytest.raises(StoreCorruptedError, match="not a message"):
+        Digest([{"kind": "message", "message": {"content": "of nobody"}}])

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from perdure.archives import SUMMARY
 from perdure.runtime.history import is_own, starts
 from perdure.runtime.limits import Spent
-from perdure.runtime.messages import Message
+from perdure.runtime.messages import read_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.contracts.records import Record
+    from perdure.runtime.messages import Message
 
 _PLAIN = frozenset({"v", "kind", "run_id", "at", "message"})
 
@@ -51,12 +52,13 @@ class Digest:
                 self.foreign.append(place)
                 continue
             is_summary = record["kind"] == SUMMARY
-            if is_summary or not record.keys() <= _PLAIN:
-                self.notes[len(self.messages)] = {name: record[name] for name in record if name != "message"}
+            if is_summary or not _PLAIN.issuperset(record):
+                note = self.notes[len(self.messages)] = record.copy()
+                del note["message"]
             found = None if is_summary else record.get("run_id")
             run = run if found == run else found  # one text for all of a run
             self.runs.append(run)
-            self.messages.append(Message.from_record(record["message"]))
+            self.messages.append(read_message(record["message"]))
         self.count += len(records)
         if self._whole:
             self.records.extend(records)
