@@ -11,6 +11,7 @@ from core.tests.processes import another
 
 from perdure import Agent, AgentStore, ToolCall, open_store, tool
 from perdure.contracts.checkpoints import CheckpointHead, CheckpointReplace
+from perdure.contracts.process import THIS_PROCESS
 from perdure.contracts.sessions import SessionAppend
 from perdure.errors import (
     InvalidArgumentError,
@@ -65,7 +66,7 @@ async def test_a_third_partys_store_is_not_used_in_a_fork(monkeypatch: pytest.Mo
     sessions = PlainSessions()
     assert await sessions.load("s") is None
     with monkeypatch.context() as forked:
-        forked.setattr("perdure.contracts.store.os.getpid", lambda: -1)
+        forked.setattr(THIS_PROCESS, "pid", -1)
         with pytest.raises(WrongLoopError, match="fork"):
             await sessions.load("s")
 

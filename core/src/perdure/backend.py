@@ -20,6 +20,7 @@ from perdure.contracts.checkpoints import (
 from perdure.contracts.findings import Finding
 from perdure.contracts.hookspecs import hookimpl
 from perdure.contracts.ids import conversation_of, safe_id
+from perdure.contracts.process import THIS_PROCESS
 from perdure.contracts.records import DecodableItems, Page, Record
 from perdure.contracts.resources import Resource, Resources
 from perdure.contracts.sessions import SessionAppend, SessionInfo, SessionStore, StoredTranscript, Transcript
@@ -80,6 +81,7 @@ from perdure.journal.stores import JournalStores, journal_stores
 
 __all__ = [
     "SYSTEM_CLOCK",
+    "THIS_PROCESS",
     "AgentChangedError",
     "Append",
     "Approval",

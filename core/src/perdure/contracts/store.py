@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 from perdure.clock import SYSTEM_CLOCK
 from perdure.contracts.capabilities import Capabilities
+from perdure.contracts.process import THIS_PROCESS
 from perdure.contracts.records import MAX_RECORD, check_first_version
 from perdure.contracts.watching import Watch
 from perdure.errors import (
@@ -72,11 +73,11 @@ class Store(ABC):
         if self._closed:
             raise StoreClosedError(self.title)
         home = self._home
-        if home is not None and home[0] != os.getpid():
+        if home is not None and home[0] != THIS_PROCESS.pid:
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         loop = asyncio.get_running_loop()
         if home is None:
-            self._home = (os.getpid(), loop)
+            self._home = (THIS_PROCESS.pid, loop)
         elif home[1] is not loop:
             raise WrongLoopError(self.title, "belongs to another event loop")
 
