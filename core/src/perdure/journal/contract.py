@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from perdure.contracts.capabilities import Capabilities
@@ -33,6 +34,18 @@ class Key(NamedTuple):
     id: str
 
 
+@lru_cache(maxsize=1024)
+def session_key(session_id: str) -> Key:
+    """Return the key of a session; it is kept, since making one takes as long as the checks of an append."""
+    return Key(Part.SESSIONS, session_id)
+
+
+@lru_cache(maxsize=1024)
+def turns_key(key: str) -> Key:
+    """Return the key of a turn journal, which is kept like that of a session."""
+    return Key(Part.RUNS, key)
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """The small part of a key that listings read.
@@ -51,7 +64,8 @@ class Head:
     data: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+# The three operations are not frozen: making a frozen one takes four times as long, and each write makes one.
+@dataclass(slots=True)
 class Append:
     """Add items behind those that are there, and set the head, in one step.
 
@@ -72,7 +86,7 @@ class Append:
     first_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replace:
     """Keep the first `keep` items, put `items` behind them, and set the head, in one step.
 
@@ -88,7 +102,7 @@ class Replace:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delete:
     """Remove the key with its items and head. An absent key is no error (it answers 0) unless a version is expected."""
 

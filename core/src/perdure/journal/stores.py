@@ -28,6 +28,8 @@ from perdure.journal.contract import (
     Part,
     Position,
     Replace,
+    session_key,
+    turns_key,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class JournalSessions(SessionStore):
     async def _load(
         self, session_id: str, *, after: int, limit: int | None, last: int | None
     ) -> StoredTranscript | None:
-        found = await self.journal.read(Key(Part.SESSIONS, session_id), after=after, limit=limit, last=last)
+        found = await self.journal.read(session_key(session_id), after=after, limit=limit, last=last)
         if found is None:
             return None
         return StoredTranscript(
@@ -93,7 +95,7 @@ class JournalSessions(SessionStore):
 
     def operation(self, append: SessionAppend) -> Append:
         """Settle an append as `append` does, and return it as an operation of the journal."""
-        key, expected = Key(Part.SESSIONS, check_session_id(append.session_id)), check_expected(append.expected_version)
+        key, expected = session_key(check_session_id(append.session_id)), check_expected(append.expected_version)
         items, state, at = self._settle_write(append.records, append.state, append.at)
         return Append(key, items, Head(data=state), expected, at, first_version(None, expected))
 
@@ -114,7 +116,7 @@ class JournalSessions(SessionStore):
             # The creating write sets the scope. One that names it asserts that the session is absent, or has it already.
             if scope is not None and expected_version != 0:
                 expected = await self._version_in_scope(session_id, scope, expected_version)
-            operation = Append(Key(Part.SESSIONS, session_id), records, head, expected, at, first_version)
+            operation = Append(session_key(session_id), records, head, expected, at, first_version)
             try:
                 return (await self.journal.write((operation,)))[0]
             except VersionConflictError:
@@ -122,7 +124,7 @@ class JournalSessions(SessionStore):
                     raise
 
     async def _version_in_scope(self, session_id: str, scope: str, expected_version: int | None) -> int:
-        found = await self.journal.read(Key(Part.SESSIONS, session_id), limit=0)
+        found = await self.journal.read(session_key(session_id), limit=0)
         version = 0 if found is None else found.version
         if expected_version not in (None, version):
             raise VersionConflictError(session_id, expected_version, version)
@@ -140,11 +142,11 @@ class JournalSessions(SessionStore):
         state: bytes | None,
         at: datetime,
     ) -> int:
-        key = Key(Part.SESSIONS, session_id)
+        key = session_key(session_id)
         return (await self.journal.write((Replace(key, keep, records, Head(data=state), expected_version, at),)))[0]
 
     async def _delete(self, session_id: str, *, expected_version: int | None) -> bool:
-        removed = await self.journal.write((Delete(Key(Part.SESSIONS, session_id), expected_version),))
+        removed = await self.journal.write((Delete(session_key(session_id), expected_version),))
         return removed[0] != 0
 
     async def _list(
@@ -192,7 +194,7 @@ class JournalCheckpoints(CheckpointStore):
         return f"{self.journal.title} checkpoints"
 
     async def _load(self, key: str) -> StoredCheckpoint | None:
-        found = await self.journal.read(Key(Part.RUNS, key))
+        found = await self.journal.read(turns_key(key))
         return None if found is None else self._stored(found, found.items)
 
     async def _append(
@@ -205,14 +207,14 @@ class JournalCheckpoints(CheckpointStore):
         at: datetime,
         first_version: int,
     ) -> int:
-        operation = Append(Key(Part.RUNS, key), entries, _head(head), expected_version, at, first_version)
+        operation = Append(turns_key(key), entries, _head(head), expected_version, at, first_version)
         return (await self.journal.write((operation,)))[0]
 
     def operation(self, replace: CheckpointReplace) -> Replace:
         """Settle a replace as `replace` does, and return it as an operation of the journal."""
         expected = check_expected(replace.expected_version)
         items, head, at = self._settle_write(replace.key, replace.entries, replace.head, replace.at)
-        return Replace(Key(Part.RUNS, replace.key), 0, items, _head(head), expected, at)
+        return Replace(turns_key(replace.key), 0, items, _head(head), expected, at)
 
     async def write_together(self, key: str, operations: Sequence[Operation]) -> tuple[int, ...]:
         """Apply several operations of one conversation, all or none, with the errors of a single one."""
@@ -221,11 +223,11 @@ class JournalCheckpoints(CheckpointStore):
     async def _replace(
         self, key: str, entries: tuple[bytes, ...], *, expected_version: int | None, head: SettledHead, at: datetime
     ) -> int:
-        operation = Replace(Key(Part.RUNS, key), 0, entries, _head(head), expected_version, at)
+        operation = Replace(turns_key(key), 0, entries, _head(head), expected_version, at)
         return (await self.journal.write((operation,)))[0]
 
     async def _delete(self, key: str, *, expected_version: int | None) -> bool:
-        return (await self.journal.write((Delete(Key(Part.RUNS, key), expected_version),)))[0] != 0
+        return (await self.journal.write((Delete(turns_key(key), expected_version),)))[0] != 0
 
     async def _list(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from perdure.backend import (
+    THIS_PROCESS,
     Append,
     Capabilities,
     Delete,
@@ -40,7 +40,7 @@ class _Data:
 
     parts: defaultdict[tuple[str, Part], Kept] = field(default_factory=lambda: defaultdict(Kept))
     lock: threading.Lock = field(default_factory=threading.Lock)
-    process: int = field(default_factory=os.getpid)
+    process: int = field(default_factory=lambda: THIS_PROCESS.pid)
 
 
 _named: dict[str, _Data] = {}
@@ -84,7 +84,7 @@ class MemoryJournal(Journal):
     ) -> JournalSnapshot | None:
         """Read a key; see `Journal.read`."""
         with self._enter():
-            entry = self._kept(key.part).entries.get(key.id)
+            entry = self._data.parts[self.namespace, key.part].entries.get(key.id)
             if entry is None:
                 return None
             count = len(entry.items)
@@ -100,8 +100,9 @@ class MemoryJournal(Journal):
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Check every operation, then apply all; see `Journal.write`."""
         with self._enter():
-            checked = [self._check(operation) for operation in operations]
-            return tuple(map(_apply, operations, checked))
+            for operation in operations:
+                self._check(operation)
+            return tuple(map(self._apply, operations))
 
     async def scan(
         self,
@@ -116,7 +117,7 @@ class MemoryJournal(Journal):
     ) -> Sequence[JournalInfo]:
         """List heads; see `Journal.scan`."""
         with self._enter():
-            kept = self._kept(part)
+            kept = self._data.parts[self.namespace, part]
             found = ((name, kept.entries[name]) for name in kept.ids(order, after))
             infos = (
                 JournalInfo(name, entry.version, len(entry.items), entry.head, entry.created_at, entry.updated_at)
@@ -131,46 +132,42 @@ class MemoryJournal(Journal):
         """Return the lock, the one way to the data."""
         if self._closed:
             raise StoreClosedError(self.title)
-        if self._data.process != os.getpid():
+        if self._data.process != THIS_PROCESS.pid:
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         return self._data.lock
 
-    def _kept(self, part: Part) -> Kept:
-        return self._data.parts[self.namespace, part]
-
-    def _check(self, operation: Operation) -> tuple[Kept, Entry | None]:
-        """Return the part of a key and what it has under it, or raise if that is not what is expected."""
+    def _check(self, operation: Operation) -> None:
+        """Raise if a key has not what is expected."""
         part, name = operation.key
-        kept = self._kept(part)
-        entry = kept.entries.get(name)
+        entry = self._data.parts[self.namespace, part].entries.get(name)
         actual = 0 if entry is None else entry.version
         expected = operation.expected_version
         unseen = isinstance(operation, Replace) and (entry is None or operation.keep > len(entry.items))
         if unseen or (expected is not None and expected != actual):
             raise VersionConflictError(name, expected, actual)
-        return kept, entry
 
-
-def _apply(operation: Operation, checked: tuple[Kept, Entry | None]) -> int:
-    kept, entry = checked
-    name = operation.key.id
-    if isinstance(operation, Delete):
-        return kept.remove(name)
-    if entry is not None:
-        entry.version += 1
-        entry.updated_at = max(entry.updated_at, operation.at)
-    elif isinstance(operation, Append):
-        entry = Entry(operation.first_version, operation.at, operation.at)
-    else:
-        raise AssertionError("a replace of an absent key passed the check")
-    if isinstance(operation, Replace):
-        del entry.items[operation.keep :]
-        entry.rewritten = entry.version
-    # Copies: the encoder leaves its bytes in a buffer of several times their size, which would be kept as well.
-    entry.items.extend([bytes(memoryview(item)) for item in operation.items])
-    entry.head = _merged(entry.head, operation.head)
-    kept.put(name, entry)
-    return entry.version
+    def _apply(self, operation: Operation) -> int:
+        """Apply a checked operation, and return its version."""
+        part, name = operation.key
+        kept = self._data.parts[self.namespace, part]
+        if isinstance(operation, Delete):
+            return kept.remove(name)
+        entry = kept.entries.get(name)
+        if entry is not None:
+            entry.version += 1
+            entry.updated_at = max(entry.updated_at, operation.at)
+        elif isinstance(operation, Append):
+            entry = Entry(operation.first_version, operation.at, operation.at)
+        else:
+            raise AssertionError("a replace of an absent key passed the check")
+        if isinstance(operation, Replace):
+            del entry.items[operation.keep :]
+            entry.rewritten = entry.version
+        # Copies: the encoder leaves its bytes in a buffer of several times their size, which would be kept as well.
+        entry.items.extend([bytes(memoryview(item)) for item in operation.items])
+        entry.head = _merged(entry.head, operation.head)
+        kept.put(name, entry)
+        return entry.version
 
 
 def _merged(old: Head, new: Head) -> Head:
