@@ -1,4 +1,4 @@
-"""The bundles that the tests of the core work on."""
+"""The bundles, and the conversation, that the tests of the core work on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from core.tests.joining_world import Talk
 
 from perdure import AgentStore, open_store
 from perdure_conformance.manual_clock import ManualClock
@@ -30,3 +31,9 @@ async def any_store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path
     url = f"memory:{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite:{tmp_path / 'any.db'}"
     async with open_store(url, clock=clock) as opened:
         yield opened
+
+
+@pytest.fixture
+def talk(store: AgentStore) -> Talk:
+    """A conversation in memory that inputs join."""
+    return Talk(store)
