@@ -268,6 +268,24 @@ async def test_heartbeats_renew_and_are_skipped_when_not_due(store: AgentStore, 
     assert (found.version, found.head.lease_expires_at) == (before + 1, clock.now() + Lease().length)
 
 
+async def test_appends_renew_a_lease_that_is_not_young_any_more(store: AgentStore, clock: ManualClock) -> None:
+    journal, taken, young = await take(store), clock.now(), Lease().heartbeat / 10
+    for waited, began in ((young / 2, taken), (young / 2, taken + young), (young / 2, taken + young)):
+        clock.advance(waited)
+        await journal.append([{"kind": "step"}])
+        assert (await load(store)).head.lease_expires_at == began + Lease().length
+    clock.advance(Lease().length - young / 2)
+    before = journal.version
+    await journal.renew_if_lapsed()  # it goes by the lease that was written last, not by the last append
+    found = await load(store)
+    assert (found.version, found.head.lease_expires_at) == (before + 1, clock.now() + Lease().length)
+    await journal.append(last_error="it failed")
+    assert (await load(store)).head.last_error == "it failed"
+    journal.note(last_error=None)
+    await journal.append()
+    assert (await load(store)).head.last_error is None
+
+
 async def test_a_cancellation_while_heartbeats_end_is_not_swallowed(store: AgentStore) -> None:
     """The end of the task that renews the lease is not taken for that of the task that held it."""
     owned = await take(store)

@@ -58,6 +58,7 @@ class HeldVersion:
         self._landed_late = landed_late
         self._doubtful: list[tuple[CheckpointHead, list[Record]]] = []
         self._renewed = ownership.clock.monotonic()
+        self._young = min(ownership.lease.length, ownership.lease.heartbeat) / 10
         self._lost = False
 
     def require_ours(self) -> None:
@@ -73,6 +74,15 @@ class HeldVersion:
     def idle_for(self, length: timedelta) -> bool:
         """Whether no write has renewed the lease for so long, on our own clock."""
         return self._ownership.clock.monotonic() - self._renewed >= length.total_seconds()
+
+    def next_head(self, changes: dict[str, Any]) -> CheckpointHead:
+        """Return the head for the next write, with changes; its lease runs from now, or is still young.
+
+        Behind a doubtful append it is not the same as that one's, since it is by their heads that the two are told apart.
+        """
+        if changes or self._doubtful or self.idle_for(self._young):
+            return renewed(self._ownership, self.head, **changes)
+        return self.head
 
     def doubt(self, head: CheckpointHead, entries: list[Record]) -> None:
         """Remember an append of unknown outcome behind which others may go out."""
@@ -98,9 +108,9 @@ class HeldVersion:
                 if not await self._doubtful_landed():
                     raise self.lose() from error
         self.number += 1
-        self.head = head
         self._doubtful.clear()
-        self._renewed = began
+        if head is not self.head:
+            self.head, self._renewed = head, began
         return True
 
     async def _doubtful_landed(self) -> bool:

@@ -129,7 +129,7 @@ class OwnedJournal:
         unless: Callable[[], bool] = _never,
         **changes: Any,
     ) -> Coroutine[Any, Any, bool]:
-        """Append entries and change fields of the head; renews the lease.
+        """Append entries and change fields of the head; renews the lease, unless it is still young.
 
         Args:
             entries: What to append.
@@ -300,7 +300,7 @@ class OwnedJournal:
     ) -> bool:
         """Append at the version held; `aside`: the turn goes on if nobody knows whether it landed, as after a heartbeat."""
         self._held.require_ours()
-        head = renewed(self._ownership, self._held.head, **changes)
+        head = self._held.next_head(changes)
         left = 0 if aside else len(self._left)
         items = [*self._left[:left], *entries]
 
