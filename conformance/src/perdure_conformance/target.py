@@ -37,9 +37,8 @@ class Place:
     @cached_property
     def directory(self) -> Path:
         """A directory of the place's own, made when it is first asked for, and removed when the law is over."""
-        if (
-            not self.path.exists()
-        ):  # another process has it from whoever started it, and may be killed at what it changes
+        # Another process has it from whoever started it, and may be killed at what it changes.
+        if not self.path.exists():
             self.path.mkdir(exist_ok=True)
         return self.path
 

@@ -179,9 +179,8 @@ class RedisJournal(Journal):
         commands = self._acknowledged.commands
         reply, *confirmations = await WRITE.run(self._route, call, [*keys, *whole], given, commands)
         kind, *rest = answered(reply, call)
-        if (
-            kind == b"ends"
-        ):  # somebody gave the conversation an end: nothing was written, and taking it away needs all its keys
+        # Somebody gave the conversation an end: nothing was written, and taking it away needs all its keys.
+        if kind == b"ends":
             whole = self._keys.conversation(operations[0].key.id)
             reply, *confirmations = await WRITE.run(self._route, call, [*keys, *whole], given, commands)
             kind, *rest = answered(reply, call)

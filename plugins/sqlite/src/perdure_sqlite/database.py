@@ -63,9 +63,8 @@ def _sql(name: str) -> str:
     return files("perdure_sqlite").joinpath(name).read_text("utf-8")
 
 
-MIGRATIONS = (
-    _sql("migrations/0001.sql"),
-)  # each brings the schema from its index to the next version; none ever changes
+# Each brings the schema from its index to the next version; once released, none ever changes.
+MIGRATIONS = (_sql("migrations/0001.sql"),)
 WRITE = _sql("write.sql")
 
 
@@ -79,9 +78,8 @@ def file_system(directory: Path, mountinfo: Path = Path("/proc/self/mountinfo"))
     for mount in mounts:
         place, _, kind = mount.partition(" - ")
         point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), place.split(" ")[4]))
-        if len(point.parts) >= depth and directory.is_relative_to(
-            point
-        ):  # of two mounts on one point the later one counts
+        # Of two mounts on one point the later one counts.
+        if len(point.parts) >= depth and directory.is_relative_to(point):
             found, depth = kind.split(" ")[0], len(point.parts)
     return found
 
