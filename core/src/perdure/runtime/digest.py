@@ -11,7 +11,7 @@ from perdure.runtime.limits import Spent
 from perdure.runtime.messages import read_message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from perdure.contracts.records import Record
     from perdure.runtime.messages import Message
@@ -25,7 +25,6 @@ class Digest:
     A message has a place among the messages, which is not its place among the records where these are others', too.
 
     Attributes:
-        count: How many records were taken in.
         messages: The messages and summaries.
         runs: For each of them the id of its run; `None`: it has none, or is a summary.
         notes: What is said beside some of them: by the place of the message, the record without it.
@@ -33,9 +32,8 @@ class Digest:
         records: All of the records, of a digest that is to keep them; else none.
     """
 
-    def __init__(self, records: Sequence[Record] = (), *, whole: bool = False) -> None:
+    def __init__(self, records: Iterable[Record] = (), *, whole: bool = False) -> None:
         """Take in the first records; `whole`: keep them."""
-        self.count = 0
         self.messages: list[Message] = []
         self.runs: list[str | None] = []
         self.notes: dict[int, Record] = {}
@@ -44,12 +42,15 @@ class Digest:
         self._whole = whole
         self.add(records)
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Take in the records that come next; what they hold becomes part of the messages and notes."""
+        if self._whole:
+            records = [*records]
+            self.records.extend(records)
         run: str | None = None
-        for place, record in enumerate(records, self.count):
+        for record in records:
             if not is_own(record):
-                self.foreign.append(place)
+                self.foreign.append(self.count)
                 continue
             is_summary = record["kind"] == SUMMARY
             if is_summary or not _PLAIN.issuperset(record):
@@ -59,19 +60,20 @@ class Digest:
             run = run if found == run else found  # one text for all of a run
             self.runs.append(run)
             self.messages.append(read_message(record["message"]))
-        self.count += len(records)
-        if self._whole:
-            self.records.extend(records)
 
     def extend(self, other: Digest) -> None:
         """Take in what comes next as another digest has it, which began at the first record behind these."""
         begun = len(self.messages)
+        self.foreign.extend([self.count + place for place in other.foreign])
         self.messages.extend(other.messages)
         self.runs.extend(other.runs)
         self.notes.update((begun + place, note) for place, note in other.notes.items())
-        self.foreign.extend(self.count + place for place in other.foreign)
         self.records.extend(other.records)
-        self.count += other.count
+
+    @property
+    def count(self) -> int:
+        """How many records were taken in."""
+        return len(self.messages) + len(self.foreign)
 
     def messages_in(self, count: int) -> int:
         """Return how many messages are in the first `count` records."""

@@ -13,7 +13,7 @@ from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore, Transcript
@@ -76,9 +76,9 @@ class TranscriptView:
                 return None
             if not part.records and so_far < part.count:
                 raise StoreCorruptedError(f"session {self.session_id}", "it has fewer records than it says")
-            new.add(part.records)
-            known = replace(part, records=())
+            known, records = replace(part, records=()), [*part.records]
             del part
+            new.add(_taken_off(records))
             if place + new.count >= known.count:
                 return known, new
 
@@ -91,6 +91,13 @@ class TranscriptView:
         """The messages of turns that were saved here since the last reading; made when they are asked for."""
         self._shown.extend(messages_of(codec.copied(self._saved[len(self._shown) :])))
         return self._shown
+
+
+def _taken_off(records: list[Record]) -> Iterator[Record]:
+    """Take records off a list, so that they and what is made of them are not in memory together."""
+    records.reverse()
+    while records:
+        yield records.pop()
 
 
 def _continues(known: Transcript, new: Transcript, count: int) -> bool:
