@@ -125,7 +125,7 @@ def test_what_nobody_can_see_is_among_the_mutants() -> None:
 @pytest.mark.parametrize(
     ("source", "line", "lost"),
     [
-        (SOURCE, "entry.items.extend([bytes(memoryview(item)) for item in operation.items])", "pass"),
+        (SOURCE, "entry.items.extend(operation.items)", "pass"),
         (KEPT, "insort(self.by_id, name)", "pass"),
     ],
     ids=["items", "ids"],

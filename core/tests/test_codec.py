@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import tracemalloc
 from collections import OrderedDict, defaultdict, deque
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -162,3 +164,14 @@ def test_a_copy_is_equal_and_shares_nothing_that_can_change() -> None:
     found["a"][1]["b"].append(2)
     found["d"]["new"] = True
     assert value == {"a": [1, {"b": [None, "c"]}, []], "d": {}, "e": 1.5}
+
+
+def test_what_is_encoded_takes_no_more_memory_than_its_length() -> None:
+    value = {"text": "x" * 1024}
+    tracemalloc.start()
+    try:
+        kept = [codec.encode(value) for _ in range(100)]
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 1.2 * sum(map(sys.getsizeof, kept))

@@ -155,7 +155,8 @@ class MemoryJournal(Journal):
         entry = kept.entries.get(name)
         if entry is not None:
             entry.version += 1
-            entry.updated_at = max(entry.updated_at, operation.at)
+            if operation.at > entry.updated_at:
+                entry.updated_at = operation.at
         elif isinstance(operation, Append):
             entry = Entry(operation.first_version, operation.at, operation.at)
         else:
@@ -163,8 +164,7 @@ class MemoryJournal(Journal):
         if isinstance(operation, Replace):
             del entry.items[operation.keep :]
             entry.rewritten = entry.version
-        # Copies: the encoder leaves its bytes in a buffer of several times their size, which would be kept as well.
-        entry.items.extend([bytes(memoryview(item)) for item in operation.items])
+        entry.items.extend(operation.items)
         entry.head = _merged(entry.head, operation.head)
         kept.put(name, entry)
         return entry.version
