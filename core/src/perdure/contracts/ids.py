@@ -50,28 +50,37 @@ def is_session_id(text: str) -> bool:
 
 def check_session_id(value: object) -> str:
     """Return a valid session id, or raise `InvalidIdError` with the rule and the way out."""
-    return _check("session id", value, _SESSION, SESSION_RULE, "Map any text to a valid id with perdure.safe_id(text).")
+    if type(value) is str and _SESSION.fullmatch(value):
+        return value
+    raise _refused("session id", value, SESSION_RULE, "Map any text to a valid id with perdure.safe_id(text).")
 
 
 def check_run_id(value: object) -> str:
     """Return a valid run id, or raise `InvalidIdError`."""
-    return _check("run id", value, _RUN, "1 to 160 characters of A-Z a-z 0-9 _ - ., not starting with a dot")
+    if type(value) is str and _RUN.fullmatch(value):
+        return value
+    raise _refused("run id", value, "1 to 160 characters of A-Z a-z 0-9 _ - ., not starting with a dot")
 
 
 def check_approval_id(value: object) -> str:
     """Return a valid approval id, or raise `InvalidIdError`."""
-    return _check("approval id", value, _APPROVAL, "1 to 200 characters of A-Z a-z 0-9 _ - ., not starting with a dot")
+    if type(value) is str and _APPROVAL.fullmatch(value):
+        return value
+    raise _refused("approval id", value, "1 to 200 characters of A-Z a-z 0-9 _ - ., not starting with a dot")
 
 
 def check_checkpoint_key(value: object) -> str:
     """Return a valid key of a turn journal (`<session id>` or `<name>.run`), or raise `InvalidIdError`."""
-    rule = f"a session id ({SESSION_RULE}), or such a name followed by .run"
-    return _check("checkpoint key", value, _CHECKPOINT, rule)
+    if type(value) is str and _CHECKPOINT.fullmatch(value):
+        return value
+    raise _refused("checkpoint key", value, f"a session id ({SESSION_RULE}), or such a name followed by .run")
 
 
 def check_namespace(value: object) -> str:
     """Return a valid namespace, or raise `InvalidIdError`."""
-    return _check("namespace", value, _NAMESPACE, "1 to 64 characters of A-Z a-z 0-9 _ -")
+    if type(value) is str and _NAMESPACE.fullmatch(value):
+        return value
+    raise _refused("namespace", value, "1 to 64 characters of A-Z a-z 0-9 _ -")
 
 
 def conversation_of(key: str) -> str:
@@ -79,8 +88,6 @@ def conversation_of(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _check(kind: str, value: object, rule: re.Pattern[str], text: str, hint: str = "") -> str:
-    if type(value) is str and rule.fullmatch(value):
-        return value
+def _refused(kind: str, value: object, rule: str, hint: str = "") -> InvalidIdError:
     shown = value if isinstance(value, str) else f"<{type(value).__name__}>"
-    raise InvalidIdError(kind, shown, text, hint)
+    return InvalidIdError(kind, shown, rule, hint)

@@ -161,12 +161,10 @@ def check_limit(value: object) -> int:
 
 def check_expected(value: object) -> int | None:
     """Return an expected version: 0 (absent), a version, or `None` (whatever it is)."""
-    if value is None:
-        return None
-    expected = check_count(value, "expected_version")
-    if expected > LAST_VERSION:
-        raise InvalidArgumentError("expected_version", f"must be at most {LAST_VERSION}, the last version there can be")
-    return expected
+    if value is None or (type(value) is int and 0 <= value <= LAST_VERSION):
+        return value
+    check_count(value, "expected_version")
+    raise InvalidArgumentError("expected_version", f"must be at most {LAST_VERSION}, the last version there can be")
 
 
 def check_first_version(value: object, expected_version: int | None) -> int:
