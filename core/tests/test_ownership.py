@@ -16,6 +16,7 @@ from core.tests.processes import another, dead, elsewhere
 from perdure import AgentStore, Lease
 from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
+from perdure.ownership.heartbeat import Heartbeat
 from perdure.ownership.leases import Line, Ownership, OwnershipLostError, Process, this_process
 from perdure.ownership.owned_journal import OwnedJournal
 from perdure.ownership.uninterrupted import uninterrupted
@@ -286,19 +287,20 @@ async def test_appends_renew_a_lease_that_is_not_young_any_more(store: AgentStor
     assert (await load(store)).head.last_error is None
 
 
-async def test_a_cancellation_while_heartbeats_end_is_not_swallowed(store: AgentStore) -> None:
+async def test_a_cancellation_while_heartbeats_end_is_not_swallowed() -> None:
     """The end of the task that renews the lease is not taken for that of the task that held it."""
-    owned = await take(store)
-    held, may_end = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
+
+    async def renew() -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
     async def hold() -> None:
-        async with owned.heartbeat(lambda: None):
-            held.set()
-            await may_end.wait()
+        async with Heartbeat(timedelta(microseconds=1), renew, lambda: None):
+            await begun.wait()
 
     task = asyncio.create_task(hold())
-    await held.wait()
-    may_end.set()
+    await begun.wait()
     await asyncio.sleep(0)  # now it waits for the heartbeats to end
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

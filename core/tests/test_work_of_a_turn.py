@@ -74,7 +74,7 @@ async def test_a_step_validates_the_arguments_once(monkeypatch: pytest.MonkeyPat
     assert await a_step_adds(lambda: check.calls) == 1
 
 
-async def test_a_step_makes_no_task() -> None:
+async def test_a_turn_makes_a_task_to_open_its_journal_beside_its_own_and_a_step_makes_none() -> None:
     made: Counter[str] = Counter()
 
     def make(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
@@ -84,6 +84,9 @@ async def test_a_step_makes_no_task() -> None:
     loop = asyncio.get_running_loop()
     loop.set_task_factory(make)  # type: ignore[arg-type]  # reason: the stubs want a factory that is generic
     try:
+        async with open_store("memory:") as store:
+            await agent_of(store, 1).session("s").send("Where is it?")
+            assert made["tasks"] == 1  # the turn's own is not made by the loop
         assert await a_step_adds(lambda: made["tasks"]) == 0
     finally:
         loop.set_task_factory(None)

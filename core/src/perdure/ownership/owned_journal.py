@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.contracts.store import draw_version
 from perdure.errors import OutcomeUnknownError, StoreError, VersionConflictError
+from perdure.ownership.heartbeat import Heartbeat
 from perdure.ownership.held_version import HeldVersion, renewed
 from perdure.ownership.leases import OwnershipLostError
-from perdure.ownership.uninterrupted import ended, uninterrupted
+from perdure.ownership.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from datetime import datetime
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, CheckpointInfo, CheckpointStore
@@ -219,17 +220,9 @@ class OwnedJournal:
         if self._held.idle_for(self._ownership.lease.length):
             await self.append()
 
-    @contextlib.asynccontextmanager
-    async def heartbeat(self, lost: Callable[[], object]) -> AsyncIterator[None]:
-        """Renew the lease in the background; call `lost` once when the journal is no longer ours."""
-        task = asyncio.create_task(self._beat(lost))
-        try:
-            yield
-        finally:
-            task.cancel()
-            await ended(task)  # not the task itself: its end must not be taken for that of whoever waits
-            if not task.cancelled():
-                task.result()
+    def heartbeat(self, lost: Callable[[], object]) -> Heartbeat:
+        """Return a block in which the lease is renewed in the background; it calls `lost` once when the journal is lost."""
+        return Heartbeat(self._ownership.lease.heartbeat, self.beat, lost)
 
     @property
     def is_given_up(self) -> bool:
@@ -349,17 +342,6 @@ class OwnedJournal:
         """Tell of entries in the order in which they stand, before the next append goes out."""
         if items:
             self.on_written(items)
-
-    async def _beat(self, lost: Callable[[], object]) -> None:
-        while True:
-            await asyncio.sleep(self._ownership.lease.heartbeat.total_seconds())
-            try:
-                await self.beat()
-            except OwnershipLostError:
-                lost()
-                return
-            except StoreError:
-                continue  # the store is away; whoever needs the lease renews it before it acts
 
 
 def _nobody_asks(_: Sequence[Record]) -> None:
