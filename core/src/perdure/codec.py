@@ -58,7 +58,7 @@ def encode(value: object, where: Place = "value") -> bytes:
     _check(value, where, 1)
     try:
         # A copy: orjson leaves its bytes in a buffer of several times their size, which lives as long as they do.
-        return bytes(memoryview(orjson.dumps(value, option=_STRICT)))
+        return b"%b" % orjson.dumps(value, option=_STRICT)
     except (TypeError, RecursionError):
         parts: list[str] = []
         _write(value, words(where), parts)
