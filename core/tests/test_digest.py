@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import pickle
 import tracemalloc
+import weakref
+from collections.abc import Awaitable, Callable
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
 
-from perdure import Agent, AgentStore, Message, codec
+from perdure import Agent, AgentStore, Message, Session, ToolCall, codec, tool
 from perdure.errors import StoreCorruptedError
-from perdure.models import ScriptedModel
+from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.runtime.digest import Digest
 from perdure.runtime.history import turn_starts
 
@@ -121,3 +124,47 @@ def test_a_message_that_was_read_is_like_any_other() -> None:
         read.role = "tool"  # type: ignore[misc]  # reason: it is refused
     with pytest.raises(StoreCorruptedError, match="not a message"):
         Digest([{"kind": "message", "message": {"content": "of nobody"}}])
+
+
+async def _streamed(session: Session) -> None:
+    async with session.stream("go") as run:
+        async for _ in run:
+            pass
+
+
+USES: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "load": lambda session: session.load(),
+    "send": lambda session: session.send("go"),
+    "stream": _streamed,
+    "submit": lambda session: session.submit("go"),
+    "compact": lambda session: session.compact(keep=0, summarize=lambda _: "sum"),
+    "fork": lambda session: session.fork(),
+    "clear": lambda session: session.clear(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_what_was_read_goes_with_its_session_object(store: AgentStore, use: str) -> None:
+    """At once, as nobody else has it: the collector would come after the next ones were read."""
+
+    @tool(idempotent=True)
+    async def look_up(order: int) -> str:
+        """Look an order up."""
+        return f"order {order}"
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        called = request.messages[-1].role == "tool"
+        return ModelResponse("done", [] if called else [ToolCall("c", "look_up", {"order": 7})])
+
+    await store.sessions.append("s", [own("hello", run_id="r")])
+    session = Agent(model=FunctionModel(answer), tools=[look_up], store=store).session("s")
+    view = weakref.ref(session._view)
+    gc.collect()
+    gc.disable()
+    try:
+        await USES[use](session)
+        del session
+        await asyncio.sleep(0)  # the loop lets go of what it ran last
+        assert view() is None
+    finally:
+        gc.enable()

@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 
 class Joining:
-    """The inputs that have joined one run of a turn, each with those who wait for what becomes of it."""
+    """The inputs that have joined one run of a turn, each with those who wait for what becomes of it.
 
-    def __init__(self, runner: Runner) -> None:
-        """Let inputs join what a runner runs; it may go on with another journal and state after it has waited."""
-        self._runner = runner
+    What runs the turn is given with each call: it has this, and what has each other goes only when the collector comes.
+    """
+
+    def __init__(self) -> None:
         self._waiting: dict[str, list[asyncio.Future[TurnResult | None]]] = {}
         self._let_go = False
         self._outcome: TurnResult | Exception | None = None
 
-    async def accept(self, given: Record, *, steer: bool) -> asyncio.Future[TurnResult | None] | None:
+    async def accept(self, runner: Runner, given: Record, *, steer: bool) -> asyncio.Future[TurnResult | None] | None:
         """Take another input into the turn, journaled before this returns.
 
         Args:
+            runner: What runs the turn; it may go on with another journal and state after it has waited.
             given: What its entry says of it.
             steer: Whether it shall be heard as soon as it can be.
 
@@ -45,7 +47,7 @@ class Joining:
         others = self._waiting.setdefault(given["input_id"], [])
         others.append(waiting)
         try:
-            joined = await self._accepted(given, steer=steer)
+            joined = await self._accepted(runner, given, steer=steer)
         except BaseException:
             others.remove(waiting)
             raise
@@ -53,11 +55,12 @@ class Joining:
             others.remove(waiting)
             return None
         if self._let_go:  # it was over before this call was told that it had begun
-            self._tell(waiting, given["input_id"])
+            self._tell(runner, waiting, given["input_id"])
         return waiting
 
-    async def _accepted(self, given: Record, *, steer: bool) -> bool:
-        runner, input_id = self._runner, given["input_id"]
+    @staticmethod
+    async def _accepted(runner: Runner, given: Record, *, steer: bool) -> bool:
+        input_id = given["input_id"]
         queued = entry("input-queued", stamp(runner.store.clock.now()), **given)
         entries = [queued | {"steer": True} if steer else queued]
 
@@ -70,14 +73,14 @@ class Joining:
             return False
         return written or (runner.state.holds(input_id) and not runner.is_stopped)
 
-    def let_go(self, outcome: TurnResult | Exception | None) -> None:
+    def let_go(self, runner: Runner, outcome: TurnResult | Exception | None) -> None:
         """Tell those whose input joined what became of the turn; `None`: to look for themselves."""
         self._let_go, self._outcome = True, outcome
         for input_id, others in self._waiting.items():
             for waiting in others:
-                self._tell(waiting, input_id)
+                self._tell(runner, waiting, input_id)
 
-    def _tell(self, waiting: asyncio.Future[TurnResult | None], input_id: str) -> None:
+    def _tell(self, runner: Runner, waiting: asyncio.Future[TurnResult | None], input_id: str) -> None:
         outcome = self._outcome
         if waiting.done():
             return
@@ -86,5 +89,5 @@ class Joining:
             waiting.exception()  # somebody may have stopped waiting
         else:
             whole = outcome is not None and outcome.finish_reason in (AWAITING, ABORTED)
-            untaken = any(given.id == input_id for given in self._runner.state.untaken)
+            untaken = any(given.id == input_id for given in runner.state.untaken)
             waiting.set_result(outcome if whole or not untaken else None)

@@ -85,7 +85,7 @@ class Runner:
         self._turn: Turn | None = None
         self._work: Work[str] | None = None
         self._begun = False
-        self.joining = Joining(self)
+        self.joining = Joining()
         self._ended = asyncio.Event()
         self._aborted = False
         self._lost = False
@@ -135,22 +135,25 @@ class Runner:
         except Exception as error:
             self.failure = error
             self.teller.tell(RunFailed, error=error)
-            self.joining.let_go(error)
+            self.joining.let_go(self, error)
             raise
         except BaseException as interruption:
             self.failure = interruption
             if self._committed is not None:
                 self._tell_end(self._committed)
-            self.joining.let_go(None)
+            self.joining.let_go(self, None)
             raise
         else:
-            self.joining.let_go(result)
+            self.joining.let_go(self, result)
             return result
         finally:
             if self.store.ownership.running.get(key) is self:
                 del self.store.ownership.running[key]
             self.journal.forget()
             self._ended.set()
+            if self._work is None or self._work.task.done():  # else it goes on behind a cancellation
+                # What has each other goes when the collector comes; a transcript that nobody else has shall go at once.
+                self.journal.on_written = lambda _: None
 
     async def _run(self) -> TurnResult:
         while True:

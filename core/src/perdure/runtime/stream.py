@@ -122,6 +122,7 @@ class RunStream:
         elif error is None and not task.cancelled():
             self._tell_end(task.result())
         self._events.put_nowait(None)
+        self._call.sink = self._call.runner = None  # which have this
 
     def _tell_end(self, result: TurnResult) -> None:
         """Tell of the end of a turn that had ended before: everybody else was told then."""

@@ -154,7 +154,7 @@ class Turns:
                 if ended is not None:
                     return ended
             given = given_input(call.messages, call.input_id, self.dialogue.limits)
-            waiting = await runner.joining.accept(given, steer=self._policy == "steer")
+            waiting = await runner.joining.accept(runner, given, steer=self._policy == "steer")
             if waiting is None:
                 continue
             call.require_same(runner.state.said_by(call.input_id))
