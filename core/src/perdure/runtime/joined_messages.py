@@ -35,11 +35,8 @@ class JoinedMessages(Sequence["Message"]):
     def __getitem__(self, place: slice) -> tuple[Message, ...]: ...
     def __getitem__(self, place: int | slice) -> Message | tuple[Message, ...]:
         if isinstance(place, slice):
-            return tuple(map(self._at, range(self._length)[place]))
-        return self._at(place if place >= 0 else self._length + place)
-
-    def _at(self, place: int) -> Message:
-        left = place
+            return tuple([self[one] for one in range(self._length)[place]])
+        left = place if place >= 0 else self._length + place
         for messages, length in self._parts:
             if 0 <= left < length:
                 return messages[left]
