@@ -7,6 +7,7 @@ import pytest
 from perdure import Agent, AgentStore, Limits, Message, ToolCall, Usage, Worker, blocking, open_store, tool
 from perdure.errors import (
     InvalidArgumentError,
+    NotJsonError,
     PerdureError,
     StoreURLError,
     UnknownSchemeError,
@@ -287,6 +288,20 @@ async def test_a_state_is_changed_by_a_function(store: AgentStore) -> None:
     with pytest.raises(InvalidArgumentError, match=r"^function must be one from state to state, not a int"):
         await session.update_state(wrong)
     assert await store.sessions.load("s") is None
+
+
+@pytest.mark.parametrize("data", ["!!!", 5, None])
+async def test_a_part_that_nobody_could_read_again_is_not_stored(store: AgentStore, data: Any) -> None:
+    parts = [{"type": "image", "data": data, "encoding": "base64"}]
+    session = Agent(model=ScriptedModel([ModelResponse(parts), "hello"]), store=store).session("s")
+    with pytest.raises(NotJsonError, match=r"^input\[0\].content\[0\] is not JSON: `data` that is no base64"):
+        await session.send(parts)
+    assert await store.sessions.load("s") is None
+    with pytest.raises(NotJsonError, match="no base64"):
+        await session.send("what the model says is no better")
+    found = await store.sessions.load("s")
+    assert found is not None
+    assert found.records == ()
 
 
 def test_a_store_is_opened_by_async_with() -> None:

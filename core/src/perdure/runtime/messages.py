@@ -162,8 +162,19 @@ def _stored_parts(parts: object, where: str) -> list[Record]:
         if isinstance(part.get("data"), (bytes, bytearray, memoryview)):
             stored.append({**part, "data": base64.b64encode(part["data"]).decode("ascii"), "encoding": BASE64})
         else:
+            _require_readable(part, f"{where}[{place}]")
             stored.append(part)
     return stored
+
+
+def _require_readable(part: Record, where: str) -> None:
+    """Refuse a part that says that it has base64 and has none: nobody could read the message again."""
+    if part.get("encoding") == BASE64:
+        try:
+            _given_part(part)
+        except (LookupError, TypeError, ValueError):
+            problem = "`data` that is no base64, as `encoding` says; give bytes, or leave `encoding` out"
+            raise NotJsonError(where, problem) from None
 
 
 def _given_content(content: str | list[Record]) -> str | list[Record]:
