@@ -155,8 +155,7 @@ class MemoryJournal(Journal):
         entry = kept.entries.get(name)
         if entry is not None:
             entry.version += 1
-            if operation.at > entry.updated_at:
-                entry.updated_at = operation.at
+            entry.updated_at = max(entry.updated_at, operation.at)
         elif isinstance(operation, Append):
             entry = Entry(operation.first_version, operation.at, operation.at)
         else:
