@@ -292,7 +292,7 @@ async def test_a_state_is_changed_by_a_function(store: AgentStore) -> None:
 
 @pytest.mark.parametrize("data", ["!!!", 5, None])
 async def test_a_part_that_nobody_could_read_again_is_not_stored(store: AgentStore, data: Any) -> None:
-    parts = [{"type": "image", "data": data, "encoding": "base64"}]
+    parts: Any = [{"type": "image", "data": data, "encoding": "base64"}]
     session = Agent(model=ScriptedModel([ModelResponse(parts), "hello"]), store=store).session("s")
     with pytest.raises(NotJsonError, match=r"^input\[0\].content\[0\] is not JSON: `data` that is no base64"):
         await session.send(parts)
