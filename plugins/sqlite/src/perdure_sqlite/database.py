@@ -165,6 +165,7 @@ class Database:
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         connection.execute("PRAGMA foreign_keys = on")
         connection.execute("PRAGMA temp_store = memory")
+        connection.execute("PRAGMA cache_size = -16000")  # KiB: a long transcript has more than the 2 MB that are usual
         connection.execute("PRAGMA secure_delete = fast")
         if connection.execute("PRAGMA user_version").fetchone()[0] < len(MIGRATIONS):
             self._migrate(connection)
