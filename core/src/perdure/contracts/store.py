@@ -90,10 +90,10 @@ class Store(ABC):
     @final
     async def _reading(self, operation: str, key: str, read: Callable[[], Awaitable[R]]) -> R:
         self._enter()
-        watch = self._watch_call(operation)
-        if watch is None:
+        sink = self._event_sink
+        if sink is None or not sink.wanted:
             return await _answer(read, StoreUnavailableError, operation, key)
-        with watch:
+        with Watch(sink, self.clock, operation) as watch:
             answer = await _answer(read, StoreUnavailableError, operation, key)
             watch.moved(answer)
             return answer
@@ -101,18 +101,12 @@ class Store(ABC):
     @final
     async def _writing(self, operation: str, key: str, write: Callable[[], Awaitable[R]], *given: object) -> R:
         self._enter()
-        watch = self._watch_call(operation)
-        if watch is None:
+        sink = self._event_sink
+        if sink is None or not sink.wanted:
             return await _answer(write, OutcomeUnknownError, operation, key)
-        with watch:
+        with Watch(sink, self.clock, operation) as watch:
             watch.moved(*given)
             return await _answer(write, OutcomeUnknownError, operation, key)
-
-    @final
-    def _watch_call(self, operation: str) -> Watch | None:
-        """Return what stands around a call of the backend; `None` while nobody listens."""
-        sink = self._event_sink
-        return None if sink is None or not sink.wanted else Watch(sink, self.clock, operation)
 
 
 async def _answer(
