@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from perdure.archives import SUMMARY
 from perdure.runtime.history import is_own, starts
 from perdure.runtime.limits import Spent
-from perdure.runtime.messages import read_message
+from perdure.runtime.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perdure.contracts.records import Record
-    from perdure.runtime.messages import Message
 
 _PLAIN = frozenset({"v", "kind", "run_id", "at", "message"})
 
@@ -59,7 +58,7 @@ class Digest:
             found = None if is_summary else record.get("run_id")
             run = run if found == run else found  # one text for all of a run
             self.runs.append(run)
-            self.messages.append(read_message(record["message"]))
+            self.messages.append(Message.from_record(record["message"]))
 
     def extend(self, other: Digest) -> None:
         """Take in what comes next as another digest has it, which began at the first record behind these."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from perdure import codec
 from perdure.errors import StoreCorruptedError
 from perdure.runtime.limits import Limits, Spent
-from perdure.runtime.messages import Message, ToolCall, Usage, message_record, read_message
+from perdure.runtime.messages import Message, ToolCall, Usage, message_record
 from perdure.runtime.results import TurnResult, text_of
 
 if TYPE_CHECKING:
@@ -368,4 +368,4 @@ def _of_inputs(inputs: Iterable[Input]) -> Iterator[tuple[str, str | None, Messa
 
 
 def _copied(record: Record) -> Message:
-    return read_message(codec.copied(record))
+    return Message.from_record(codec.copied(record))
