@@ -98,7 +98,8 @@ class Message:
     def from_record(cls, record: Record, where: str = "message") -> Message:
         """Make a message of a JSON object, or raise `StoreCorruptedError`."""
         try:
-            role, content = record["role"], record.get("content", "")
+            role: str = record["role"]
+            content = record.get("content", "")
             return cls(  # by place, which takes two thirds of the time: a transcript has thousands of them
                 _ROLES.get(role, role),
                 content if type(content) is str else _given_content(content),
