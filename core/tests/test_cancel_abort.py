@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -206,6 +207,73 @@ async def test_an_abort_of_a_turn_that_is_interrupted_at_once_says_that_it_is_pe
     assert await abort is (await agent.session("s").pending() is None)
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class Three:
+    """An agent whose model calls a tool three times at once, and what has become of the calls."""
+
+    def __init__(self, store: AgentStore) -> None:
+        self.begun, self.ended = asyncio.Event(), list[str]()
+
+        @tool
+        async def pay(to: str) -> str:
+            self.begun.set()
+            await asyncio.sleep(0)
+            self.ended.append(to)
+            return "paid"
+
+        calls = [ToolCall(f"c{place}", "pay", {"to": f"{place}"}) for place in range(3)]
+        self.agent = Agent(model=ScriptedModel([calls, "done"]), tools=[pay], store=store)
+
+
+@pytest.mark.parametrize("first", ["abort", "cancel"])
+@pytest.mark.parametrize("where", ["model", "tools"])
+async def test_a_turn_that_is_aborted_and_cancelled_keeps_no_lease_and_no_result_to_itself(
+    store: AgentStore, where: str, first: str
+) -> None:
+    """Whichever comes first, and wherever the turn is: its writes are whole, and it is dropped, or anybody's."""
+    bundle = another(store, Interception(before=paused, after=paused))
+    for rounds, between in itertools.product(range(25), range(0, 16, 3)):
+        three = Three(bundle)
+        session = three.agent.session(f"s{rounds}-{between}")
+        sending = asyncio.create_task(session.send("go"))
+        if where == "tools":
+            await three.begun.wait()
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        if first == "cancel":
+            sending.cancel()
+        aborting = asyncio.create_task(session.abort())
+        for _ in range(between):
+            await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.wait([sending, aborting])
+        for _ in range(40):  # what is written behind the cancellation
+            await asyncio.sleep(0)
+        found = await store.checkpoints.load(session.id)
+        if found is not None:
+            assert found.head.owner is None, (rounds, between)
+            if found.head.status == "in-progress":
+                recorded = sum(entry["kind"] == "tool" for entry in found.entries)
+                assert recorded == len(three.ended), (rounds, between)
+
+
+async def test_a_turn_is_aborted_although_its_task_has_kept_a_cancellation_to_itself_before(store: AgentStore) -> None:
+    held = Held()
+    session = held.agent(store).session("s")
+
+    async def send() -> TurnResult:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return await session.send("wait")
+
+    task = await start(held, send())
+    assert await session.abort() is True
+    assert (await task).finish_reason == "aborted"
+    assert await session.pending() is None
 
 
 async def test_abort_between_waiting_and_looking_once_more(store: AgentStore) -> None:

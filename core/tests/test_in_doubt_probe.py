@@ -144,6 +144,28 @@ async def test_what_a_probe_raises_is_logged(store: AgentStore, caplog: pytest.L
     assert "the bank is closed" in caplog.text
 
 
+@pytest.mark.parametrize("asks_for_it", [True, False])
+async def test_a_probe_that_cancels_itself_leaves_the_call_in_doubt(
+    store: AgentStore, caplog: pytest.LogCaptureFixture, asks_for_it: bool
+) -> None:
+    bank = Bank(store, "fail")
+    await bank.die_in_doubt()
+
+    def cancels() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if asks_for_it:
+            task.cancel()
+        raise asyncio.CancelledError
+
+    bank.finds = cancels
+    result = await bank.session().resume()
+    assert result is not None
+    assert result.text == "done"
+    assert await bank.answers() == [UNKNOWN]
+    assert "a probe failed" in caplog.text
+
+
 async def test_a_call_that_ran_is_not_repeated_although_its_result_is_no_json(store: AgentStore) -> None:
     """That it ran is known, and the model is told so, as when the tool itself says what cannot be stored."""
     bank = Bank(store, "rerun")

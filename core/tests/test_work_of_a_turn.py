@@ -14,6 +14,7 @@ from perdure import Agent, AgentStore, Message, ToolCall, codec, observers, open
 from perdure.events import RunDone
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.observers.listening import Channel
+from perdure.ownership.uninterrupted import Work
 from perdure.runtime import asking
 from perdure.runtime.joined_messages import JoinedMessages
 from perdure.runtime.tools import Tool
@@ -74,8 +75,12 @@ async def test_a_step_validates_the_arguments_once(monkeypatch: pytest.MonkeyPat
     assert await a_step_adds(lambda: check.calls) == 1
 
 
-async def test_a_turn_makes_a_task_to_open_its_journal_beside_its_own_and_a_step_makes_none() -> None:
+async def test_a_turn_makes_a_task_to_open_its_journal_beside_its_own_and_a_step_makes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: Counter[str] = Counter()
+    begin = Counted(Work.__init__)  # work is not made by the loop
+    monkeypatch.setattr(Work, "__init__", lambda *given, **named: begin(*given, **named))
 
     def make(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
         made["tasks"] += 1
@@ -86,8 +91,8 @@ async def test_a_turn_makes_a_task_to_open_its_journal_beside_its_own_and_a_step
     try:
         async with open_store("memory:") as store:
             await agent_of(store, 1).session("s").send("Where is it?")
-            assert made["tasks"] == 1  # the turn's own is not made by the loop
-        assert await a_step_adds(lambda: made["tasks"]) == 0
+            assert made["tasks"] + begin.calls == 2
+        assert await a_step_adds(lambda: made["tasks"] + begin.calls) == 0
     finally:
         loop.set_task_factory(None)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Generator
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -15,41 +15,52 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 
-class Work(Generic[T]):
-    """Work in a task of its own that is cancelled by `interrupt`: never within an uninterrupted piece, but behind it.
+class Work(asyncio.Task[T]):
+    """A task that is cancelled by `interrupt`: never within an uninterrupted piece, but behind it.
 
     So its uninterrupted pieces run in this very task, where a task for each would cost more than a write to memory does.
 
     Attributes:
-        task: The task.
-        interrupted: Whether `interrupt` was called.
+        interrupted: Whether `interrupt` was called: else a `CancelledError` in it is none of those who wait for it.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
-        # Not by the loop's factory: an eager one would begin the work before it is known as such.
-        self.task = asyncio.Task(work, loop=asyncio.get_running_loop())
+    def __init__(self, work: Coroutine[Any, Any, T], *, in_one_piece: bool = False) -> None:
         self.interrupted = False
-        self._within = False
-        self._interrupted = False
-        _at_work[self.task] = self
-        self.task.add_done_callback(_at_work.pop)
+        self._within = in_one_piece
+        self._abroad = False
+        self._due = False
+        # Not by the loop's factory: an eager one would begin the work before it is known as such.
+        super().__init__(work, loop=asyncio.get_running_loop())
+
+    @staticmethod
+    def here() -> Work[Any] | None:
+        """Return the work that the current task does, unless it is in the code of others."""
+        task = asyncio.current_task()
+        return task if isinstance(task, Work) and not task._abroad else None
 
     def interrupt(self) -> None:
         """Cancel the work, as soon as it can be."""
         self.interrupted = True
         if self._within:
-            self._interrupted = True
+            self._due = True
         else:
-            self.task.cancel()
+            super().cancel()
 
-    async def result(self) -> T:
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel what runs now, as the time limits of others do; a loop that ends, and cancels all, interrupts."""
+        if self.get_loop().is_running():
+            return super().cancel(msg)
+        self.interrupt()
+        return True
+
+    async def outcome(self) -> T:
         """Wait for the end; a cancellation of whoever waits goes to the work."""
         try:
-            await ended(self.task)
+            await ended(self)
         except asyncio.CancelledError:
             self.interrupt()
             raise
-        return self.task.result()
+        return self.result()
 
     async def through(self, piece: Coroutine[Any, Any, P]) -> P:
         """Run a piece of the work that is not to be interrupted."""
@@ -60,28 +71,47 @@ class Work(Generic[T]):
             return await piece
         finally:
             self._within = False
-            if self._interrupted:
-                self._interrupted = False
-                self.task.cancel()
-                await asyncio.sleep(0)  # here it comes through
+            self._come_through()
 
-    async def forget_cancellations(self, but: int) -> None:
-        """Take back the cancellations that the code of others has asked for and kept to itself, `but` so many before it.
+    async def abroad(self, work: Coroutine[Any, Any, P]) -> P:
+        """Await the code of others, see `foreign`; an interruption that had to wait comes first."""
+        if self._due:
+            work.close()
+            self._come_through()
+        cancelling, self._abroad = self.cancelling(), True
+        try:
+            result = await _Apart(work)
+        except (Exception, asyncio.CancelledError):
+            await self._settle(cancelling)
+            raise
+        else:
+            await self._settle(cancelling)
+            return result
+        finally:
+            self._abroad = False
 
-        Some libraries end what takes too long by cancelling the task and never say that this is over.
+    def _come_through(self) -> None:
+        if self._due:
+            self._due = False
+            raise asyncio.CancelledError
+
+    async def _settle(self, cancelling: int) -> None:
+        """See to what was asked for while the code of others ran: its own cancellations are taken back, all but so many.
+
+        Some libraries end what takes too long by cancelling the task and never say that this is over. An interruption
+        that the code has kept to itself comes through behind the next piece, which says what has come of the code.
         """
-        if self.interrupted or self.task.cancelling() <= but:
+        if not self.interrupted and self.cancelling() <= cancelling:
             return
         self._within = True
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)  # one that is on its way comes through here, and not in the next write
+            # One that is on its way comes through here, and not in the next write. And if all tasks are cancelled, whoever
+            # waits for this one interrupts it meanwhile.
+            await asyncio.sleep(0)
         self._within = False
-        while self.task.cancelling() > but:
-            self.task.uncancel()
-
-
-_at_work: Final[dict[asyncio.Task[Any], Work[Any]]] = {}
-"""The tasks that nobody but their `Work` cancels at the moment."""
+        self._due = self.interrupted
+        while not self.interrupted and self.cancelling() > cancelling:
+            self.uncancel()
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
@@ -89,10 +119,10 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
 
     A second one, of which a cancel scope of anyio has any number, does not wait: the work goes on behind it.
     """
-    here = _at_work.get(asyncio.current_task())  # type: ignore[arg-type]  # reason: whoever awaits is in a task
+    here = Work.here()
     if here is not None:
         return await here.through(work)
-    task = asyncio.create_task(work)
+    task = Work(work, in_one_piece=True)
     try:
         await ended(task)
     except asyncio.CancelledError:
@@ -116,24 +146,18 @@ async def ended(task: asyncio.Task[Any]) -> None:
 
 
 async def foreign(work: Coroutine[Any, Any, T]) -> T:
-    """Await what calls the code of others, which may cancel the task that it runs in, as a timeout does; `apart`."""
-    task = asyncio.current_task()
-    here = _at_work.pop(task, None)  # type: ignore[arg-type]  # reason: whoever awaits is in a task
-    if here is None:
-        return await _Apart(work)
-    cancelling = here.task.cancelling()
-    try:
-        result = await _Apart(work)
-    except asyncio.CancelledError:
-        raise
-    except BaseException:
-        await here.forget_cancellations(cancelling)
-        raise
-    else:
-        await here.forget_cancellations(cancelling)
-        return result
-    finally:
-        _at_work[here.task] = here
+    """Await what calls the code of others, which may cancel the task that it runs in, as a timeout does; `apart`.
+
+    What it raises is its own, also a `CancelledError`, unless the work is `interrupted`.
+    """
+    here = Work.here()
+    return await (_Apart(work) if here is None else here.abroad(work))
+
+
+def interrupted() -> bool:
+    """Whether the work that the current task does was interrupted."""
+    here = Work.here()
+    return here is None or here.interrupted
 
 
 async def apart(work: Coroutine[Any, Any, T]) -> T:

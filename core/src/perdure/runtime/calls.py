@@ -21,7 +21,7 @@ from perdure.errors import (
 )
 from perdure.events import ToolStarted
 from perdure.ownership.leases import OwnershipLostError
-from perdure.ownership.uninterrupted import Work, apart, foreign
+from perdure.ownership.uninterrupted import Work, apart, foreign, interrupted, uninterrupted
 from perdure.place import enter_call
 from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, unknown
 from perdure.runtime.messages import stamp
@@ -177,7 +177,9 @@ class Calls:
     async def _probe(self, call: CallState, tool: Tool) -> list[Record]:
         try:
             outcome = await foreign(tool.find_out(tool.check(call.arguments), self._context(call, call.attempts)))
-        except Exception:  # noqa: BLE001  # reason: what a probe raises leaves the call in doubt, and is logged
+        except (Exception, asyncio.CancelledError) as error:  # of a probe: it leaves the call in doubt, and is logged
+            if isinstance(error, asyncio.CancelledError) and interrupted():
+                raise
             _log.exception("a probe failed", extra={"perdure": {"run_id": self.state.run_id, "tool": call.call.name}})
             return []
         if isinstance(outcome, ToolRan):
@@ -301,24 +303,15 @@ class Calls:
                 self._tell_start(start)
         if len(starts) == 1:
             await apart(self._run_one(starts[0]))
-            if cancelled_from_outside():
-                raise asyncio.CancelledError  # which the tool has kept to itself
         else:
             await self._run_together(starts)
 
     async def _run_together(self, starts: Sequence[Start]) -> None:
         works = [Work(self._run_one(start)) for start in starts]
-        tasks = [work.task for work in works]
         try:
-            await _ended_or_lost(tasks)
+            await _ended_or_lost(works)
         finally:
-            running = [work for work in works if not work.task.done()]
-            for work in running:
-                work.interrupt()
-            if running:
-                await asyncio.gather(*(work.task for work in running), return_exceptions=True)
-            # Looked at in any case: what a task has raised and nobody has looked at is logged.
-            failures = [failed for task in tasks if (failed := _failure_of(task)) is not None]
+            failures = await uninterrupted(_stopped(works))
         lost = [failed for failed in failures if isinstance(failed, OwnershipLostError)]
         for first in lost or failures:
             raise first
@@ -340,7 +333,7 @@ class Calls:
                 await self._write_outcome(failed)
             raise
         except asyncio.CancelledError:
-            if cancelled_from_outside():
+            if interrupted():
                 raise
             answer = self.answers.of(call, "the tool cancelled itself")
         except Exception as error:  # noqa: BLE001  # reason: the model is told of whatever a tool raises
@@ -384,6 +377,19 @@ class Calls:
         return await self.journal.append(entries, unless=unless) if entries else not unless()
 
 
+async def _stopped(works: Sequence[Work[None]]) -> list[BaseException]:
+    """Stop what still runs; return how those have failed that have.
+
+    Looked at in any case: what a task has raised and nobody has looked at is logged.
+    """
+    running = [work for work in works if not work.done()]
+    for work in running:
+        work.interrupt()
+    if running:
+        await asyncio.wait(running)
+    return [failed for work in works if (failed := _failure_of(work)) is not None]
+
+
 async def _ended_or_lost(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Wait until all have ended, or one has found that the journal is another's."""
     pending = set(tasks)
@@ -395,9 +401,3 @@ async def _ended_or_lost(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 def _failure_of(task: asyncio.Task[None]) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception()
-
-
-def cancelled_from_outside() -> bool:
-    """Whether somebody cancels the current task, rather than what it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

@@ -84,7 +84,6 @@ class Runner:
         self._opening = (resumed, agent_changed)
         self._turn: Turn | None = None
         self._work: Work[str] | None = None
-        self._begun = False
         self.joining = Joining()
         self._ended = asyncio.Event()
         self._aborted = False
@@ -151,7 +150,7 @@ class Runner:
                 del self.store.ownership.running[key]
             self.journal.forget()
             self._ended.set()
-            if self._work is None or self._work.task.done():  # else it goes on behind a cancellation
+            if self._work is None or self._work.done():  # else it goes on behind a cancellation
                 # What has each other goes when the collector comes; a transcript that nobody else has shall go at once.
                 self.journal.on_written = lambda _: None
 
@@ -210,28 +209,26 @@ class Runner:
         """Hold the lease while the turn goes on; tell a loss or an abort from a cancellation of the caller."""
         if self._is_aborted():
             return await self._drop()
-        self._begun = False
+        is_cancelled = _cancellation_of_caller()
         self._work = work = Work(self._advance())
         try:
             async with self.journal.heartbeat(self._on_lost):
-                return await work.result()
+                return await work.outcome()
         except OwnershipLostError:
             return await self._after_loss()
         except asyncio.CancelledError:
-            await uninterrupted(self._stopped(work.task, cancelled=_caller_is_cancelled()))
-            if _caller_is_cancelled():
-                raise
-            if self._lost:
-                return await self._after_loss()
-            if self._is_aborted():
-                return await self._drop()
-            raise
+            return await uninterrupted(self._stopped(work, is_cancelled))
 
-    async def _stopped(self, work: asyncio.Task[str], *, cancelled: bool) -> None:
-        """Wait for the end of the work; what is cancelled before its first step gives nothing up itself."""
+    async def _stopped(self, work: Work[str], is_cancelled: Callable[[], bool]) -> str:
+        """See to the turn once its work has ended: drop it, if that is wanted, or let others have it."""
         await ended(work)
-        if cancelled and not self._begun and not self._lost:
-            await self._give_up()
+        if self._lost and not is_cancelled():
+            return await self._after_loss()
+        if self._is_aborted() and not is_cancelled():
+            return await self._drop()
+        if not self._lost:
+            await self._give_up()  # the work has not, if it was cancelled before its first step, or aborted
+        raise asyncio.CancelledError
 
     def _is_aborted(self) -> bool:
         return self._aborted
@@ -243,7 +240,6 @@ class Runner:
 
     async def _advance(self) -> str:
         """Go on with the turn; whatever stops it gives the journal up in the same append that says why."""
-        self._begun = True
         try:
             await self._load_base()
             if self.state.finish_reason is None:
@@ -360,7 +356,7 @@ class Runner:
     # --- a turn that is not ours any more ---
 
     async def _drop(self) -> str:
-        self._saved = await Departure(self.dialogue, self.journal, self.state).drop()
+        self._saved = await uninterrupted(Departure(self.dialogue, self.journal, self.state).drop())
         return ABORTED if self._saved is None else self._saved.finish_reason
 
     async def _after_loss(self) -> str:
@@ -395,6 +391,8 @@ def _may_pass(error: Exception) -> bool:
     return bool(getattr(error, "retryable", True)) or isinstance(error, OutcomeUnknownError)
 
 
-def _caller_is_cancelled() -> bool:
+def _cancellation_of_caller() -> Callable[[], bool]:
+    """Return what tells whether the current task was cancelled since: it may have kept earlier ones to itself."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    before = 0 if task is None else task.cancelling()
+    return lambda: task is not None and task.cancelling() > before

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.contracts.records import decode_object
 from perdure.events import TextStreamed
 from perdure.models import ModelError, ModelRequest
-from perdure.ownership.uninterrupted import foreign
+from perdure.ownership.uninterrupted import foreign, interrupted
 from perdure.runtime.asking import ask
-from perdure.runtime.calls import Calls, cancelled_from_outside
+from perdure.runtime.calls import Calls
 from perdure.runtime.joined_messages import JoinedMessages
 from perdure.runtime.limits import LIMIT, Limits, finish_reason
 from perdure.runtime.messages import Message
@@ -129,7 +129,7 @@ class Turn:
             try:
                 response = await (self._response(request) if left is None else self._response_within(left, request))
             except asyncio.CancelledError as error:
-                if cancelled_from_outside():
+                if interrupted():
                     raise
                 if not self._steered:
                     raise ModelError(f"the model {self.agent.model.name} cancelled itself") from error
@@ -151,15 +151,13 @@ class Turn:
             raise
 
     async def _response(self, request: ModelRequest) -> ModelResponse:
-        """Ask the model; the cancellation by which it shall hear of an input first is none of the task."""
+        """Ask the model, which `steer` may cancel meanwhile."""
         self._heard = self._steered = False
-        self._asking = task = asyncio.current_task()
+        self._asking = asyncio.current_task()
         try:
             return await foreign(ask(self.agent.model, request, self.store.clock, self._on_delta))
         finally:
             self._asking = None
-            if self._steered and task is not None:
-                task.uncancel()
 
     def _on_delta(self, delta: TextDelta) -> None:
         self._heard = True
