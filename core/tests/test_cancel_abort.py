@@ -258,6 +258,64 @@ async def test_a_turn_that_is_aborted_and_cancelled_keeps_no_lease_and_no_result
                 assert recorded == len(three.ended), (rounds, between)
 
 
+async def test_a_stream_that_is_left_while_it_opens_its_turn_and_cancelled_keeps_no_lease(store: AgentStore) -> None:
+    bundle = another(store, Interception(("read", "write"), before=paused, after=paused))
+
+    async def leave(session: Session, rounds: int) -> None:
+        async with session.stream("go"):
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+
+    for rounds, between in itertools.product(range(2, 20, 2), range(20)):
+        session = Agent(model=ScriptedModel(["never"]), store=bundle).session(f"s{rounds}-{between}")
+        leaving = asyncio.create_task(leave(session, rounds))
+        for _ in range(rounds + between):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        for _ in range(40):  # what is written behind the cancellation
+            await asyncio.sleep(0)
+        found = await store.checkpoints.load(session.id)
+        assert found is None or found.head.owner is None, (rounds, between)
+
+
+async def test_a_turn_that_is_stopped_twice_waits_for_its_tools(store: AgentStore) -> None:
+    """While one of them still cleans up, nobody else may take the turn and call it again."""
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @tool
+    async def pay(to: str) -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            ended.append(to)
+        return "never"
+
+    calls = [ToolCall(f"c{place}", "pay", {"to": f"{place}"}) for place in range(2)]
+    session = Agent(model=ScriptedModel([calls, "done"]), tools=[pay], store=store).session("s")
+    sending = asyncio.create_task(session.send("go"))
+    await begun.wait()
+    await asyncio.sleep(0)  # both have begun
+    aborting = asyncio.create_task(session.abort())
+    await asyncio.sleep(0)
+    sending.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert (sending.done(), found.head.owner is not None) == (False, True)
+    may_end.set()
+    assert await aborting is False
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert ended == ["0", "1"]
+    pending = await session.pending()
+    assert pending is not None
+    assert pending.owner is None
+
+
 async def test_a_turn_is_aborted_although_its_task_has_kept_a_cancellation_to_itself_before(store: AgentStore) -> None:
     held = Held()
     session = held.agent(store).session("s")
