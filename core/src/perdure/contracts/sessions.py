@@ -217,7 +217,7 @@ class SessionStore(Store):
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
         first = first_version(version, expected)
-        scope = check.check_optional_text(scope, "scope")
+        scope = None if scope is None else check.check_text(scope, "scope")
         items, data, when = self._settle_write(records, state, at)
         return self._writing(
             "append",

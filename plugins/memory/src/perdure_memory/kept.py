@@ -47,11 +47,12 @@ class Kept:
     in_order: bool = True
 
     def put(self, name: str, entry: Entry) -> None:
-        """Put an entry last that has just been written, or made."""
-        if self.entries.pop(name, None) is None:
-            insort(self.by_id, name)
-            insort(self.by_created, (entry.created_at, name))
-        self.entries[name] = entry
+        """Put an entry last that has just been written, or made; the one that was written last is there already."""
+        if self.latest is None or self.latest[1] != name or name not in self.entries:
+            if self.entries.pop(name, None) is None:
+                insort(self.by_id, name)
+                insort(self.by_created, (entry.created_at, name))
+            self.entries[name] = entry
         place = (entry.updated_at, name)
         self.in_order = self.in_order and (self.latest is None or self.latest <= place)
         self.latest = place
