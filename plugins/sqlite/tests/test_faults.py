@@ -18,6 +18,7 @@ from perdure.backend import (
     Key,
     OutcomeUnknownError,
     Part,
+    StoreCorruptedError,
     StoreUnavailableError,
     VersionConflictError,
 )
@@ -132,6 +133,30 @@ async def test_a_statement_that_fails_half_way_is_taken_back(path: Path, journal
     assert answers[1] == (4,)
     writable(path)
     assert await journal.write([append("s", b"2", expected=1)]) == (2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "items"),
+    [
+        ("s", 1, [b"1"]),
+        ("s", 1, [b"1", b"2"]),
+        ("s", None, [b"1"]),
+        ("t", 0, [b"1"]),
+        ("t", None, [b"1", b"2"]),
+    ],
+)
+async def test_an_item_that_belongs_to_no_key_is_damage_and_no_conflict(
+    path: Path, journal: SqliteJournal, append: Maker, name: str, expected: int | None, items: list[bytes]
+) -> None:
+    """Whoever is told of a conflict reads the version and tries again, which would never end."""
+    await journal.write([append("s", b"0", first=1)])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("INSERT INTO item (place, data) SELECT (id << 32) + 1, x'30' FROM journal")
+        other.execute("INSERT INTO item (place, data) SELECT (id + 1) << 32, x'30' FROM journal")
+    with pytest.raises(StoreCorruptedError, match=r"item\.place"):
+        await journal.write([append(name, *items, expected=expected)])
+    assert (await load(path, "s"), await load(path, "t")) == ([b"0"], [])
+    writable(path)
 
 
 async def test_a_full_disk_is_reported_and_the_next_write_works(journal: SqliteJournal, append: Maker) -> None:

@@ -6,6 +6,7 @@ from perdure.backend import OutcomeUnknownError, StoreCorruptedError, StoreError
 
 # Primary result codes, https://www.sqlite.org/rescode.html; `sqlite3` names them only in newer Pythons.
 INTERNAL, BUSY, NOMEM, IOERR, CORRUPT, NOTADB = 2, 5, 7, 10, 11, 26
+UNIQUE = 2067  # an extended one: an item that belongs to no key is where the next one goes
 
 
 def primary_code(error: BaseException) -> int:
@@ -26,7 +27,7 @@ def failure(error: Exception, *, operation: str, key: str, where: str, unknown: 
     if isinstance(error, StoreError):
         return error
     failed: StoreError
-    if primary_code(error) in {CORRUPT, NOTADB}:
+    if primary_code(error) in {CORRUPT, NOTADB} or getattr(error, "sqlite_errorcode", 0) == UNIQUE:
         failed = StoreCorruptedError(where, describe(error))
         if primary_code(error) == NOTADB:
             failed.hint = "If the path is right, restore a backup; if the file is another program's, name another one."

@@ -21,7 +21,8 @@ APPEND, CHANGE, CHANGE_ANY, DELETE, LOAD, SCAN = (
     for name in ("append.sql", "change.sql", "change_any.sql", "delete.sql", "load.sql", "scan.sql")
 )
 VERSION = "SELECT version FROM journal WHERE namespace = ? AND part = ? AND name = ?"
-REFUSED = ("SQLITE_CONSTRAINT_TRIGGER", "SQLITE_CONSTRAINT_UNIQUE")  # how write.sql says that a key is not as expected
+# How write.sql says that a key is not as expected. (That the place of an item is taken is no such thing: it is damage.)
+REFUSED = ("version conflict", "UNIQUE constraint failed: journal.namespace, journal.part, journal.name")
 ITEMS = "SELECT data FROM item WHERE place >= ? AND place < ? ORDER BY place"
 
 # For each order: what comes behind a position, the order, and the condition on `updated_at`. Each is the order of an index;
@@ -67,7 +68,7 @@ def change(db: sqlite3.Connection, names: tuple[str, str, str], operation: Appen
             return int(db.execute(CHANGE_ANY, row).fetchall()[0][0])
         db.execute(CHANGE, row)
     except sqlite3.IntegrityError as error:
-        if error.sqlite_errorname in REFUSED:
+        if str(error) in REFUSED:
             return None
         raise
     return expected + 1 if expected else first_version
