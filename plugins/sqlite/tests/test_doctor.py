@@ -19,6 +19,7 @@ from core.tests.command_line import Perdure
 from perdure import open_store
 from perdure.backend import Finding
 from perdure_sqlite import examination
+from perdure_sqlite.database import MIGRATIONS
 
 RECORDS = 5
 
@@ -92,6 +93,24 @@ def test_what_does_not_fit_is_found(perdure: Perdure, statement: str, says: str)
     spoil(perdure, statement)
     found = perdure.json("doctor", code=1)
     assert says in "\n".join(finding["text"] for finding in found["findings"] if finding["damaged"])
+
+
+def steps(keys: int) -> int:
+    """Return how many hundreds of SQLite's own steps it takes to compare what so many keys count with what they have."""
+    taken: list[None] = []
+    with closing(sqlite3.connect(":memory:")) as database:
+        for script in MIGRATIONS:
+            database.executescript(script)
+        numbers = [(number,) for number in range(1, keys + 1)]
+        database.executemany("INSERT INTO journal VALUES (?1, '', '', ?1, 1, 1, 0, NULL, NULL, x'', 0, 0)", numbers)
+        database.executemany("INSERT INTO item (place, data) VALUES (?1 << 32, x'')", numbers)
+        database.set_progress_handler(lambda: taken.append(None), 100)
+        assert database.execute(examination.COUNTS).fetchall() == []
+    return len(taken)
+
+
+def test_ten_times_as_many_keys_take_ten_times_as_long() -> None:
+    assert steps(1000) <= 11 * steps(100)
 
 
 def test_a_foreign_table_is_a_warning(perdure: Perdure) -> None:

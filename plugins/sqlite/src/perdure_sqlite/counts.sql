@@ -1,7 +1,6 @@
 -- The journals that do not have the items that they count: one after the other from 0 on.
-SELECT namespace, part, name, stored.count, found.number, coalesce(found.newest - (stored.id << 32) + 1, 0)
+SELECT namespace, part, name, stored.count, count(place) AS number, coalesce(max(place) - (stored.id << 32) + 1, 0) AS reach
 FROM journal AS stored
-LEFT JOIN (
-    SELECT place >> 32 AS owner, count(*) AS number, max(place) AS newest FROM item GROUP BY place >> 32
-) AS found ON found.owner = stored.id
-WHERE stored.count <> coalesce(found.number, 0) OR stored.count <> coalesce(found.newest - (stored.id << 32) + 1, 0)
+LEFT JOIN item ON place BETWEEN stored.id << 32 AND stored.id << 32 | 0xffffffff
+GROUP BY stored.id
+HAVING stored.count <> number OR stored.count <> reach

@@ -101,7 +101,7 @@ def _rows(database: sqlite3.Connection, path: str) -> Iterator[Finding]:
     if stray:
         yield Finding(f"{path}: {stray} items belong to no key", damaged=True)
     for namespace, part, name, count, number, reach in database.execute(COUNTS):
-        problem = f"it counts {count} items and has {number or 0}, the last one at place {reach}"
+        problem = f"it counts {count} items and has {number}, the last one at place {reach}"
         yield Finding(f"{path}: {part} {name}: {problem} (namespace {namespace})", damaged=True)
     for namespace, part, name in database.execute(STRAY_PARTS, tuple(Part)):
         yield Finding(f"{path}: {name} is in a part {part!r} that there is not (namespace {namespace})", damaged=True)
