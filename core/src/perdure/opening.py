@@ -8,6 +8,7 @@ from perdure import plugins
 from perdure.bundle import AgentStore, close_after
 from perdure.contracts.approvals import ApprovalStore
 from perdure.contracts.checkpoints import CheckpointStore
+from perdure.contracts.process import THIS_PROCESS
 from perdure.contracts.resources import Resources
 from perdure.contracts.sessions import SessionStore
 from perdure.contracts.store import Store
@@ -98,6 +99,7 @@ class Opening:
     async def _open(self) -> AgentStore:
         if self._url is None and all(given is None for given in self._parts.values()):
             raise InvalidArgumentError("url", 'is missing: give one, such as "sqlite:agent.db", or give a part')
+        THIS_PROCESS.renew()  # a server that forks in C, such as uWSGI, does not call what Python calls in a child
         maker = _Maker(None if self._codec is None else _one_codec(self._codec))
         stores: dict[str, Any] = {part: self._store(maker, part, given) for part, given in self._parts.items()}
         if self._codec is not None and not maker.made_any:

@@ -1,4 +1,6 @@
 import random
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,6 +12,32 @@ from perdure_memory.kept import Entry, Kept
 pytestmark = pytest.mark.anyio
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+FORK_IN_C = """
+import asyncio, ctypes, os, perdure
+from perdure.backend import WrongLoopError
+
+async def use(name):
+    async with perdure.open_store(name) as store:
+        await store.sessions.append("a", [{}])
+
+asyncio.run(use("memory:shared"))
+if ctypes.PyDLL(None).fork() == 0:
+    try:
+        asyncio.run(use("memory:own"))
+        asyncio.run(use("memory:shared"))
+    except WrongLoopError as error:
+        os._exit(42 if "memory:shared" in str(error) else 1)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_child_of_a_server_that_forks_in_c_is_refused() -> None:
+    """As of uWSGI, which does not call what Python calls in a child."""
+    ran = subprocess.run([sys.executable, "-c", FORK_IN_C], capture_output=True, text=True, timeout=60, check=True)
+    assert (ran.stdout, ran.stderr) == ("42\n", "")
 
 
 async def test_a_url_without_a_name_is_private_to_its_opening() -> None:

@@ -18,7 +18,7 @@ class Process:
         self.renew()
 
     def renew(self) -> None:
-        """Ask again, as in a forked child."""
+        """Ask again: in a forked child, and where a store is opened."""
         self.pid = os.getpid()
 
 
