@@ -250,6 +250,28 @@ async def test_two_unknown_outcomes_are_reported(store: AgentStore) -> None:
         await journal.append([{"n": 1}])
 
 
+async def test_an_append_is_not_taken_for_one_of_unknown_outcome_before_it(
+    store: AgentStore, clock: ManualClock
+) -> None:
+    """Both go out with a lease that is young: it is by the head that each is told from the other."""
+
+    async def before(call: Call) -> None:
+        if call.number in (3, 4):  # the second try of the first, and the first of the second
+            raise OutcomeUnknownError("write", "s")
+
+    async def after(call: Call) -> None:
+        if call.number == 2:  # it landed
+            raise OutcomeUnknownError("write", "s")
+
+    journal = await take(another(store, Interception(before=before, after=after)))
+    with pytest.raises(OutcomeUnknownError):
+        await journal.append([{"n": 1}])
+    clock.advance(timedelta(microseconds=1))
+    with pytest.raises(OwnershipLostError):
+        await journal.append([{"n": 2}])
+    assert [entry.get("n") for entry in (await load(store)).entries] == [None, 1]
+
+
 async def test_a_store_that_is_away_costs_nothing_but_the_append(store: AgentStore) -> None:
     journal = await take(another(store, at(2, "unavailable")))
     with pytest.raises(StoreUnavailableError):

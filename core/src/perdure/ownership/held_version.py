@@ -59,6 +59,7 @@ class HeldVersion:
         self._doubtful: list[tuple[CheckpointHead, list[Record]]] = []
         self._renewed = ownership.clock.monotonic()
         self._young = min(ownership.lease.length, ownership.lease.heartbeat) / 10
+        self._unknown = False  # whether a write at this version may have landed
         self._lost = False
 
     def require_ours(self) -> None:
@@ -78,9 +79,10 @@ class HeldVersion:
     def next_head(self, changes: dict[str, Any]) -> CheckpointHead:
         """Return the head for the next write, with changes; its lease runs from now, or is still young.
 
-        Behind a doubtful append it is not the same as that one's, since it is by their heads that the two are told apart.
+        Behind a write of unknown outcome it is not the same as that one's, since it is by their heads that the two are told
+        apart.
         """
-        if changes or self._doubtful or self.idle_for(self._young):
+        if changes or self._unknown or self.idle_for(self._young):
             return renewed(self._ownership, self.head, **changes)
         return self.head
 
@@ -107,7 +109,11 @@ class HeldVersion:
             except VersionConflictError as error:
                 if not await self._doubtful_landed():
                     raise self.lose() from error
+            except OutcomeUnknownError:
+                self._unknown = True
+                raise
         self.number += 1
+        self._unknown = False
         self._doubtful.clear()
         if head is not self.head:
             self.head, self._renewed = head, began
