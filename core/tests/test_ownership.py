@@ -309,6 +309,29 @@ async def test_appends_renew_a_lease_that_is_not_young_any_more(store: AgentStor
     assert (await load(store)).head.last_error is None
 
 
+@pytest.mark.parametrize("waited", [timedelta(0), Lease().heartbeat])
+async def test_what_is_noted_while_an_append_is_on_its_way_goes_out_with_the_next(
+    store: AgentStore, clock: ManualClock, waited: timedelta
+) -> None:
+    going, noted = asyncio.Event(), asyncio.Event()
+
+    async def before(call: Call) -> None:
+        if call.number == 2:
+            going.set()
+            await noted.wait()
+
+    journal, taken = await take(another(store, Interception(before=before))), clock.now()
+    clock.advance(waited)
+    aside = asyncio.create_task(journal.append_aside([{"kind": "input-queued"}], unless=lambda: False))
+    await going.wait()
+    journal.note(base_version=7)
+    noted.set()
+    assert await aside
+    await journal.append()
+    head = (await load(store)).head
+    assert (head.base_version, head.lease_expires_at) == (7, taken + waited + Lease().length)
+
+
 async def test_a_cancellation_while_heartbeats_end_is_not_swallowed() -> None:
     """The end of the task that renews the lease is not taken for that of the task that held it."""
     begun = asyncio.Event()

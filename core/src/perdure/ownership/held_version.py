@@ -59,6 +59,7 @@ class HeldVersion:
         self._doubtful: list[tuple[CheckpointHead, list[Record]]] = []
         self._renewed = ownership.clock.monotonic()
         self._young = min(ownership.lease.length, ownership.lease.heartbeat) / 10
+        self._noted: dict[str, Any] = {}  # since the last write began
         self._unknown = False  # whether a write at this version may have landed
         self._lost = False
 
@@ -75,6 +76,11 @@ class HeldVersion:
     def idle_for(self, length: timedelta) -> bool:
         """Whether no write has renewed the lease for so long, on our own clock."""
         return self._ownership.clock.monotonic() - self._renewed >= length.total_seconds()
+
+    def note(self, changes: dict[str, Any]) -> None:
+        """Change fields of the head, to go out with the next write; one that is on its way does not undo that."""
+        self._noted |= changes
+        self.head = changed(self.head, changes)
 
     def next_head(self, changes: dict[str, Any]) -> CheckpointHead:
         """Return the head for the next write, with changes; its lease runs from now, or is still young.
@@ -96,13 +102,14 @@ class HeldVersion:
         Returns:
             Whether there was anything to write.
         """
+        self._noted = {}
         while True:
             wanted = made(self.number)
             if wanted is None:
                 return False
             write, head = wanted
             # The lease in the head runs from here, however long the write takes.
-            began = self._ownership.clock.monotonic()
+            began, renews = self._ownership.clock.monotonic(), head is not self.head
             try:
                 await self.repeat(write, head)
                 break
@@ -115,8 +122,8 @@ class HeldVersion:
         self.number += 1
         self._unknown = False
         self._doubtful.clear()
-        if head is not self.head:
-            self.head, self._renewed = head, began
+        if renews:
+            self.head, self._renewed = changed(head, self._noted), began
         return True
 
     async def _doubtful_landed(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -209,7 +208,7 @@ class OwnedJournal:
 
     def note(self, **changes: Any) -> None:
         """Change fields of the head, to be written with the next append."""
-        self._held.head = replace(self.head, **changes)
+        self._held.note(changes)
 
     def leave(self, entries: Sequence[Record]) -> None:
         """Have entries that tell of something that happened, and could not be written, go out with the next append."""
