@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
+from core.tests.processes import another, die_at
 
 from perdure import Agent, AgentStore, open_store
 from perdure.errors import SessionConflictError, StoreUnavailableError
@@ -62,3 +63,19 @@ async def test_a_store_that_fails_while_a_finished_turn_is_saved_does_not_drop_i
         away = False
         assert await session.discard_pending() is False
         assert [message.text for message in await session.load()] == ["hello", "kept"]
+
+
+async def test_a_turn_that_another_has_saved_shows_once(store: AgentStore) -> None:
+    """A process died between the append to the transcript and the close of the journal."""
+
+    async def answer(_: ModelRequest) -> ModelResponse:
+        return ModelResponse(text="saved")
+
+    agent = Agent(model=FunctionModel(answer))
+    await die_at(store, 5, lambda store: agent.session("s", store=store).send("hello"), atomic=False)
+    session = agent.session("s", store=another(store, atomic=False))
+    result = await session.resume()
+    assert result is not None
+    assert [message.text for message in session.messages] == ["hello", "saved"]
+    await session.send("again")
+    assert [message.text for message in session.messages] == ["hello", "saved", "again", "saved"]

@@ -288,10 +288,10 @@ class Runner:
         if view is None:
             await Commit(self.store, self.journal, self.state, [], rebase=False).keep()
         else:
-            records = self.state.records(self._spent_before())
+            records, base_count = self.state.records(self._spent_before()), self.journal.head.base_count or 0
             await Commit(self.store, self.journal, self.state, records, rebase=self.rebase).run()
             self.journal.forget()
-            view.add_saved(records)
+            view.add_saved(records, base_count)
         self._committed = self.state.result(self.state.finish_reason or STOP)
         if self._ended.is_set():  # it went on behind a cancellation
             self._tell_end(self._committed)

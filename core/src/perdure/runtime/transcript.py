@@ -82,9 +82,10 @@ class TranscriptView:
             if place + new.count >= known.count:
                 return known, new
 
-    def add_saved(self, records: Sequence[Record]) -> None:
-        """Show a turn that was saved just now, without reading it again."""
-        self._saved.extend(records)
+    def add_saved(self, records: Sequence[Record], base_count: int) -> None:
+        """Show a turn that was saved just now, behind so many records, without reading it again if it was read already."""
+        if records[0]["run_id"] not in self.read.runs[self.read.messages_in(base_count) :]:
+            self._saved.extend(records)
 
     @property
     def saved(self) -> Sequence[Message]:
