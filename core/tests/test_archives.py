@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from core.tests.compaction_world import (
 )
 from core.tests.processes import another, die_at, everything
 
-from perdure import Agent, AgentStore, PruneReport, safe_id
+from perdure import Agent, AgentStore, Message, PruneReport, safe_id
 from perdure.archives import archive_id, archive_of, archive_state
 from perdure.errors import StoreCorruptedError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
@@ -51,6 +52,21 @@ async def test_the_full_transcript_as_it_was(any_store: AgentStore) -> None:
     summary = (await records(any_store))[0]
     assert (summary["archive"], summary["archived"]) == (done.archive_id, 4)
     assert await heard(any_store) == said(3)
+
+
+async def test_whoever_makes_the_summary_may_change_what_it_is_given(store: AgentStore) -> None:
+    live = await lived(store, 0)
+    await live.send(Message("user", [{"type": "text", "text": "whole"}]))
+
+    def summarize(messages: Sequence[Message]) -> str:
+        for message in messages:
+            for part in message.content:
+                if isinstance(part, dict):
+                    part["text"] = "changed"
+        return "summary"
+
+    await live.compact(keep=0, summarize=summarize, archive=True)
+    assert (await live.history())[0].text == "whole"
 
 
 @pytest.mark.parametrize("keep", [0, 1, 2])

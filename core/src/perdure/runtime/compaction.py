@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from perdure import codec
 from perdure.contracts.checkpoints import FINISHED, IDLE
 from perdure.contracts.records import encode_object
 from perdure.contracts.store import describe
@@ -259,7 +260,8 @@ class Compactor:
     async def _made(self, claim: Claim, parts: Split, archive: str | None) -> Compacted:
         """Have the summary made, and make the new transcript of it."""
         try:
-            text, usage = await self._summarised(claim, messages_of(parts.replaced))
+            # Copies: whoever makes the summary may change what it is given, and the archive is written behind it.
+            text, usage = await self._summarised(claim, messages_of(codec.copied(parts.replaced)))
             new = compacted(parts, text, usage, at=self.store.clock.now(), archive=archive)
             encode_object(new.summary, "summary", self.store.sessions.max_record)
         except OwnershipLostError:
