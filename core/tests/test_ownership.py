@@ -250,6 +250,33 @@ async def test_two_unknown_outcomes_are_reported(store: AgentStore) -> None:
         await journal.append([{"n": 1}])
 
 
+async def test_a_lease_runs_from_the_first_try_of_an_append_that_is_made_anew(
+    store: AgentStore, clock: ManualClock
+) -> None:
+    """An append aside landed, and nobody knew; so the next one conflicts, and goes out again behind it, later."""
+    waited = timedelta(seconds=5)
+
+    async def before(call: Call) -> None:
+        if call.number == 3:  # the second try of the first
+            raise OutcomeUnknownError("write", "s")
+        if call.number == 4:
+            clock.advance(waited)
+
+    async def after(call: Call) -> None:
+        if call.number == 2:
+            raise OutcomeUnknownError("write", "s")
+
+    journal = await take(another(store, Interception(before=before, after=after)))
+    with pytest.raises(OutcomeUnknownError):
+        await journal.append_aside([{"n": 1}], unless=lambda: False)
+    began = clock.now()
+    await journal.append([{"n": 2}])
+    found = await load(store)
+    assert [entry.get("n") for entry in found.entries] == [None, 1, 2]
+    assert found.head.lease_expires_at == began + Lease().length
+    assert journal._held.idle_for(waited)
+
+
 async def test_an_append_is_not_taken_for_one_of_unknown_outcome_before_it(
     store: AgentStore, clock: ManualClock
 ) -> None:

@@ -103,13 +103,13 @@ class HeldVersion:
             Whether there was anything to write.
         """
         self._noted = {}
+        # A lease in a new head runs from here, however long the write takes, and however often it is made anew.
+        began, before = self._ownership.clock.monotonic(), self.head
         while True:
             wanted = made(self.number)
             if wanted is None:
                 return False
             write, head = wanted
-            # The lease in the head runs from here, however long the write takes.
-            began, renews = self._ownership.clock.monotonic(), head is not self.head
             try:
                 await self.repeat(write, head)
                 break
@@ -122,7 +122,7 @@ class HeldVersion:
         self.number += 1
         self._unknown = False
         self._doubtful.clear()
-        if renews:
+        if head is not before:
             self.head, self._renewed = changed(head, self._noted), began
         return True
 
