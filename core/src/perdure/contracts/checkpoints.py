@@ -28,8 +28,15 @@ CLAIM_STATUSES: Final = ("discarding", "clearing", "compacting", "deleting", "co
 STATUSES: Final = (IDLE, *TURN_STATUSES, *CLAIM_STATUSES)
 
 
+class _Settling:
+    """What makes room in a head for what it was settled to last: no field, so it is no part of what the head says."""
+
+    __slots__ = ("_settled",)
+    _settled: tuple[str, int, SettledHead]
+
+
 @dataclass(frozen=True, slots=True)
-class CheckpointHead:
+class CheckpointHead(_Settling):
     """What is known of a turn without reading its entries, and who owns it.
 
     Attributes:
@@ -452,8 +459,19 @@ class CheckpointStore(Store):
 
     @final
     def _settle_head(self, key: str, head: CheckpointHead) -> SettledHead:
+        """Settle a head once: that of a turn goes out with each append until its lease is renewed."""
         if not isinstance(head, CheckpointHead):
             raise InvalidArgumentError("head", f"must be a CheckpointHead, not {type(head).__name__}")
+        if head.approval_ids or head.extra:  # which may have changed since
+            return self._check_head(key, head)
+        last: tuple[str, int, SettledHead] | None = getattr(head, "_settled", None)
+        if last is None or last[:2] != (key, self.max_record):
+            last = key, self.max_record, self._check_head(key, head)
+            object.__setattr__(head, "_settled", last)  # it is frozen for everybody else
+        return last[2]
+
+    @final
+    def _check_head(self, key: str, head: CheckpointHead) -> SettledHead:
         if head.status not in STATUSES:
             raise InvalidArgumentError("head.status", f"must be one of {', '.join(STATUSES)}")
         agent = check.check_text(head.agent, "head.agent")
