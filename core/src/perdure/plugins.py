@@ -14,23 +14,23 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pluggy
-from pydantic import BaseModel
 
 from perdure.contracts import hookspecs
 from perdure.contracts.approvals import ApprovalStore
 from perdure.contracts.checkpoints import CheckpointStore
 from perdure.contracts.hookspecs import CONTRACT
-from perdure.contracts.options import NoOptions, check_options
 from perdure.contracts.sessions import SessionStore
 from perdure.contracts.store import Store, describe
 from perdure.errors import PerdureError, PluginConflictError, PluginLoadError, UnknownSchemeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from importlib import metadata
+
+    from pydantic import BaseModel
 
     from perdure.contracts.resources import Resources
     from perdure.contracts.urls import StoreURL
@@ -93,6 +93,8 @@ class Plugin:
 
     def check(self, url: StoreURL) -> StoreURL:
         """Return the URL with its options checked, or raise `StoreURLError`."""
+        from perdure.contracts.options import check_options  # and pydantic: only who opens needs it
+
         with _blaming(self.installed, "its Options"):
             return check_options(url, self.options)
 
@@ -159,6 +161,8 @@ def _declared_in(place: _Place) -> tuple[tuple[InstalledPlugin, ...], ...]:
     Each place is kept for itself, since one of them is often the working folder, which changes with each file in it: a
     database, say, that comes and goes with every opening.
     """
+    from importlib import metadata  # and what reads mail: only who opens or lists stores needs it
+
     return tuple(filter(None, map(_declared, metadata.distributions(path=[place.entry]))))
 
 
@@ -199,12 +203,21 @@ def load(scheme: str) -> Plugin:
         UnknownSchemeError, PluginConflictError: As `find`.
         PluginLoadError: The plugin does not import, or breaks the contract of plugins.
     """
+    from importlib import metadata
+
     found = find(scheme)
+    from perdure.contracts.options import (
+        options_model,
+    )  # pydantic: if that fails, no plugin is to blame
+
     with _blaming(found, "its import", ours_pass=False):
         module = metadata.EntryPoint(name=scheme, value=found.module, group=GROUP).load()
     with _blaming(found, "its declarations"):
         _check_contract(found, module)
-        return Plugin(found, _options(found, module), _hooks(found, module))
+        model = options_model(module)
+        if model is None:
+            raise _broken(found, "its Options is no pydantic model")
+        return Plugin(found, model, _hooks(found, module))
 
 
 def _declared(distribution: metadata.Distribution) -> tuple[InstalledPlugin, ...]:
@@ -248,13 +261,6 @@ def _check_contract(found: InstalledPlugin, module: object) -> None:
         raise _broken(found, f"it has no PERDURE_CONTRACT, and this release of perdure speaks contract {CONTRACT}")
     if type(declared) is not int or declared != CONTRACT:
         raise _broken(found, f"it speaks contract {declared!r}, and this release of perdure speaks contract {CONTRACT}")
-
-
-def _options(found: InstalledPlugin, module: object) -> type[BaseModel]:
-    model = getattr(module, "Options", NoOptions)
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        return model
-    raise _broken(found, "its Options is no pydantic model")
 
 
 def _hooks(found: InstalledPlugin, module: object) -> pluggy.HookRelay:

@@ -21,6 +21,12 @@ class NoOptions(BaseModel):
     """The options of a plugin that has none."""
 
 
+def options_model(module: object) -> type[BaseModel] | None:
+    """Return the model of the options of a plugin module; `None` if what it calls `Options` is no pydantic model."""
+    model = getattr(module, "Options", NoOptions)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+
 def check_options(url: StoreURL, model: type[BaseModel]) -> StoreURL:
     """Return the URL with `options` checked.
 

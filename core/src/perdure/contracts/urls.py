@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from pydantic import BaseModel, SecretBytes, SecretStr
-
 from perdure.contracts.ids import check_namespace
 from perdure.errors import InvalidIdError, StoreURLError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pydantic import BaseModel
 
 HIDDEN = "***"
 DEFAULT_NAMESPACE = "default"
@@ -142,10 +142,11 @@ class StoreURL:
 
     def _show_option(self, name: str) -> str:
         """Show a value only when its option is known, and known to be no secret."""
-        known = self.options is not None and name in type(self.options).model_fields
-        if not known or is_secret(name) or isinstance(getattr(self.options, name), SecretStr | SecretBytes):
+        if self.options is None or name not in type(self.options).model_fields or is_secret(name):
             return HIDDEN
-        return self.query[name]
+        from pydantic import SecretBytes, SecretStr  # it is there already, with the options
+
+        return HIDDEN if isinstance(getattr(self.options, name), SecretStr | SecretBytes) else self.query[name]
 
 
 def is_secret(option: str) -> bool:

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import InvalidArgumentError
@@ -15,6 +14,7 @@ from perdure.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextvars import Context
+    from importlib import metadata
 
     from perdure.events import ObservedEvent
 
@@ -100,6 +100,8 @@ def _load(entry: metadata.EntryPoint, source: str) -> Observer | None:
 
 def _entries() -> Iterator[tuple[metadata.EntryPoint, str]]:
     """Return what is declared, and by whom; of a distribution that is there twice, the first on the path counts."""
+    from importlib import metadata  # and what reads mail: nobody waits for the observers' thread
+
     seen: set[str] = set()
     for distribution in metadata.distributions():
         try:

@@ -8,10 +8,7 @@ import inspect
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints, overload
-
-from pydantic import Field, TypeAdapter, ValidationError, create_model
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args, get_type_hints, overload
 
 from perdure import codec
 from perdure.errors import InvalidArgumentError
@@ -20,9 +17,8 @@ from perdure.models import ToolSchema
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydantic import BaseModel
-
     from perdure.contracts.records import Record
+    from perdure.runtime.arguments import Arguments
 
 _NAME: Final = re.compile("[A-Za-z0-9_-]{1,64}")
 _NAME_RULE: Final = "1 to 64 characters of A-Z a-z 0-9 _ -"
@@ -107,7 +103,7 @@ class Tool:
     timeout: timedelta | None = None
     approval_timeout: timedelta | None = None
     on_expiry: Literal["deny", "keep"] = "deny"
-    _arguments: type[BaseModel] = field(repr=False, kw_only=True)
+    _arguments: Arguments = field(repr=False, kw_only=True)
     _context: str | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -138,25 +134,13 @@ class Tool:
         return ToolSchema(self.name, self.description, self.parameters)
 
     @functools.cached_property
-    def _named(self) -> list[tuple[str, str]]:
-        """The fields of the arguments, each with what the function calls it."""
-        return [(field, str(item.alias)) for field, item in self._arguments.model_fields.items()]
-
-    @functools.cached_property
     def _is_async(self) -> bool:
         """Whether the function is awaited here; a plain one is called in a thread."""
         return inspect.iscoroutinefunction(self.function)
 
     def check(self, arguments: Record) -> dict[str, Any]:
         """Return the arguments as the function takes them, or raise `ToolArgumentsError`."""
-        try:
-            model = self._arguments.model_validate(codec.copied(arguments))  # the function may change what it gets
-        except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
-            )
-            raise ToolArgumentsError(f"the arguments do not fit: {problems}") from error
-        return {name: getattr(model, field) for field, name in self._named}
+        return self._arguments.check(arguments)
 
     def is_gated(self, arguments: Record) -> bool:
         """Whether a call with these arguments needs an approval. A predicate that fails says yes."""
@@ -215,6 +199,8 @@ def as_text(result: object) -> str:
 
 
 def _as_json(result: object) -> str:
+    from pydantic_core import PydanticSerializationError, to_jsonable_python  # text does not need it
+
     try:
         return codec.encode(to_jsonable_python(result), "result").decode("utf-8")
     except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -260,12 +246,14 @@ def make_tool(
         InvalidArgumentError: An option is wrong, the function takes arguments that have no name, or its own name is none
             for a tool, as that of a lambda is not.
     """
+    from perdure.runtime.arguments import Arguments  # and pydantic: only who makes a tool needs it
+
     if not callable(function):
         raise InvalidArgumentError("function", f"must be a function, not a {type(function).__name__}")
     own_name = getattr(function, "__name__", None) or type(function).__name__
     title = _check_tool_name(own_name if name is None else name)
     hints = _hints(function)
-    fields: dict[str, Any] = {}
+    expected: dict[str, tuple[Any, Any]] = {}
     context: str | None = None
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name, Any)
@@ -275,12 +263,10 @@ def make_tool(
             raise InvalidArgumentError("function", f"{title} takes {parameter}; a tool takes named arguments only")
         else:
             default = ... if parameter.default is parameter.empty else parameter.default
-            # The name is an alias: a field may not be called `_id`, nor `json` or `copy` as methods of its class are.
-            fields[f"argument_{len(fields)}"] = (Annotated[hint, Field(alias=parameter.name)], default)
-    arguments = create_model(title, __config__={"extra": "forbid"}, **fields)
+            expected[parameter.name] = (hint, default)
     text = inspect.getdoc(function) or "" if description is None else description
-    parameters = TypeAdapter(arguments).json_schema()
-    return Tool(function, title, text, parameters, _arguments=arguments, _context=context, **options)
+    arguments = Arguments(title, expected)
+    return Tool(function, title, text, arguments.schema, _arguments=arguments, _context=context, **options)
 
 
 def _check_tool_name(name: object) -> str:
