@@ -145,7 +145,7 @@ USES: dict[str, Callable[[Session], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("use", USES)
 async def test_what_was_read_goes_with_its_session_object(store: AgentStore, use: str) -> None:
-    """At once, as nobody else has it: the collector would come after the next ones were read."""
+    """Where none is kept for the next one: at once, as nobody else has it: the collector would come after the next ones were read."""
 
     @tool(idempotent=True)
     async def look_up(order: int) -> str:
@@ -157,6 +157,7 @@ async def test_what_was_read_goes_with_its_session_object(store: AgentStore, use
         return ModelResponse("done", [] if called else [ToolCall("c", "look_up", {"order": 7})])
 
     await store.sessions.append("s", [own("hello", run_id="r")])
+    store.transcripts.limit = 0
     session = Agent(model=FunctionModel(answer), tools=[look_up], store=store).session("s")
     view = weakref.ref(session._view)
     gc.collect()

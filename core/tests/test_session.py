@@ -61,7 +61,7 @@ async def test_the_model_sees_the_conversation_and_the_instructions(store: Agent
 
 
 async def test_messages_are_a_snapshot_and_load_reads_what_is_new(store: AgentStore) -> None:
-    mine, other = agent(store).session("s"), agent(store).session("s")
+    mine, other = agent(store).session("s"), agent(another(store)).session("s")
     assert len(mine.messages) == 0
     await other.send("hello")
     before = mine.messages
@@ -102,7 +102,7 @@ async def test_a_conversation_that_lives_again_is_read_whole(store: AgentStore, 
     clock.advance(TICK if by == "clock" else timedelta(0))
     await store.sessions.append("s", [], expected_version=0, version=seen.version + 1 if by == "clock" else None)
     for text in ("two", "three"):
-        await agent(store).session("s").send(text)
+        await agent(another(store)).session("s").send(text)
     assert await texts(session) == ["two", "re: two", "three", "re: three"]
 
 
@@ -119,7 +119,7 @@ async def test_records_that_come_in_right_before_the_opening_are_part_of_the_bas
 
 
 async def test_a_conversation_that_was_cleared_is_read_whole(store: AgentStore) -> None:
-    session, other = agent(store).session("s"), agent(store).session("s")
+    session, other = agent(store).session("s"), agent(another(store)).session("s")
     await session.send("one")
     assert await texts(session) == ["one", "re: one"]
     await other.clear()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace as dataclass_replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from perdure import observers
 from perdure.absent import AbsentApprovals, AbsentCheckpoints, AbsentSessions
 from perdure.clock import SYSTEM_CLOCK
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, READY, CheckpointReplace
+from perdure.contracts.records import check_count
 from perdure.contracts.sessions import SessionAppend
 from perdure.contracts.store import Store
 from perdure.conversation import delete_session, journal_of, undecided
@@ -26,11 +27,13 @@ from perdure.observers.event_log import is_logged, log_event
 from perdure.observers.listening import Channels
 from perdure.ownership.leases import Lease, Ownership, Process
 from perdure.prune import prune
+from perdure.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime, timedelta
     from types import TracebackType
+    from typing import Any
 
     from perdure.clock import Clock
     from perdure.contracts.approvals import Approval, ApprovalStore
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from perdure.contracts.sessions import SessionStore
     from perdure.events import Event, RunEvent
     from perdure.prune import PruneReport
+
+TRANSCRIPT_CACHE: Final = 32 * 1024 * 1024
+"""How many bytes of memory the transcripts take at the most that no session object holds any more, unless it is said."""
 
 
 async def close_after(error: BaseException | None, close: Callable[[], Awaitable[None]]) -> None:
@@ -63,6 +69,7 @@ class AgentStore:
         clock: What all instants and leases of this bundle go by.
         ownership: Who this process is to other owners, and the lease that it takes.
         channels: Who hears of the events of which conversation, and what runs in the background.
+        transcripts: What session objects have read, for those to come.
 
     Example:
         >>> async with perdure.open_store("sqlite:agent.db") as store:  # doctest: +SKIP
@@ -79,6 +86,7 @@ class AgentStore:
         lease: Lease | None = None,
         process: Process | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        transcript_cache: int = TRANSCRIPT_CACHE,
     ) -> None:
         """Bundle stores that are open already.
 
@@ -90,6 +98,8 @@ class AgentStore:
             lease: The lease that owners take; `None`: 30 s, renewed every 10 s.
             process: The identity of owners; `None`: this process.
             closing: What `close` calls, once; `open_store` closes here what it opened.
+            transcript_cache: How many bytes of memory the transcripts may take that no session object holds any more, so
+                that the next object for one of them reads only what is new; 0: none is kept.
         """
         self.sessions: SessionStore = AbsentSessions() if sessions is None else sessions
         self.checkpoints: CheckpointStore = AbsentCheckpoints() if checkpoints is None else checkpoints
@@ -97,6 +107,7 @@ class AgentStore:
         self.clock: Clock = SYSTEM_CLOCK if clock is None else clock
         self.ownership = Ownership(self.clock, process, lease)
         self.channels = Channels(_sent, _is_observed)
+        self.transcripts: Recent[Any] = Recent(check_count(transcript_cache, "transcript_cache"))
         self._closing = closing
         if clock is not None:
             for part in (self.sessions, self.checkpoints, self.approvals):
@@ -125,6 +136,7 @@ class AgentStore:
         at most, until the observers have heard of what was sent.
         """
         await self.channels.close()
+        self.transcripts.clear()
         closing, self._closing = self._closing, None
         if closing is not None:
             await closing()
@@ -235,7 +247,10 @@ class AgentStore:
             delete-session-refuses-the-sleeper, delete-session-respects-a-live-owner,
             delete-session-tells-whether-there-was-anything
         """
-        return await delete_session(self, session_id, force=force)
+        try:
+            return await delete_session(self, session_id, force=force)
+        finally:
+            self.transcripts.forget(session_id)
 
     async def prune(self, *, older_than: timedelta, dry_run: bool = False) -> PruneReport:
         """Remove conversations of which every part is older, each whole or not at all.
@@ -264,7 +279,10 @@ class AgentStore:
             prune-separates-no-session-from-its-run, prune-stays-in-its-namespace,
             prune-under-a-clock-that-went-back-removes-nothing
         """
-        return await prune(self, older_than=older_than, dry_run=dry_run)
+        report = await prune(self, older_than=older_than, dry_run=dry_run)
+        for session_id in () if dry_run else report.sessions:
+            self.transcripts.forget(session_id)
+        return report
 
 
 def _is_observed(kind: type[Event]) -> bool:

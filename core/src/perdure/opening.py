@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from perdure import plugins
-from perdure.bundle import AgentStore, close_after
+from perdure.bundle import TRANSCRIPT_CACHE, AgentStore, close_after
 from perdure.contracts.approvals import ApprovalStore
 from perdure.contracts.checkpoints import CheckpointStore
 from perdure.contracts.process import THIS_PROCESS
+from perdure.contracts.records import check_count
 from perdure.contracts.resources import Resources
 from perdure.contracts.sessions import SessionStore
 from perdure.contracts.store import Store
@@ -32,6 +33,7 @@ def open_store(
     approvals: str | ApprovalStore | None = None,
     codec: AnyCodec | None = None,
     clock: Clock | None = None,
+    transcript_cache: int = TRANSCRIPT_CACHE,
 ) -> Opening:
     """Open the stores of an agent. Await it, or enter it with `async with`, which also closes.
 
@@ -46,6 +48,8 @@ def open_store(
         codec: What encrypts or compresses all that is kept where a URL says, or a list of such, in the order in which they
             work on what is written. A store of yours is not touched.
         clock: What tells the time to all of them; `None`: the machine's clock.
+        transcript_cache: How many bytes of memory the transcripts may take that no session object holds any more, so that
+            the next object for one of them reads only what is new; 0: none is kept.
 
     Returns:
         An `Opening`. It gives an `AgentStore`, whose `close` closes what was opened here and nothing else. A part that
@@ -64,16 +68,22 @@ def open_store(
         StoreError: The backend could not be opened.
     """
     parts: dict[str, str | Store | None] = {"sessions": sessions, "checkpoints": checkpoints, "approvals": approvals}
-    return Opening(url, parts, clock, codec)
+    return Opening(url, parts, clock, codec, transcript_cache)
 
 
 class Opening:
     """What `open_store` returns: `await` it for an open `AgentStore`, or enter it with `async with`."""
 
     def __init__(
-        self, url: str | None, parts: dict[str, str | Store | None], clock: Clock | None, codec: AnyCodec | None = None
+        self,
+        url: str | None,
+        parts: dict[str, str | Store | None],
+        clock: Clock | None,
+        codec: AnyCodec | None = None,
+        transcript_cache: int = TRANSCRIPT_CACHE,
     ) -> None:
         self._url, self._parts, self._clock, self._codec = url, parts, clock, codec
+        self._transcript_cache = transcript_cache
         self._entered: list[AgentStore] = []
 
     def __await__(self) -> Generator[Any, None, AgentStore]:
@@ -99,6 +109,7 @@ class Opening:
     async def _open(self) -> AgentStore:
         if self._url is None and all(given is None for given in self._parts.values()):
             raise InvalidArgumentError("url", 'is missing: give one, such as "sqlite:agent.db", or give a part')
+        cache = check_count(self._transcript_cache, "transcript_cache")
         THIS_PROCESS.renew()  # a server that forks in C, such as uWSGI, does not call what Python calls in a child
         maker = _Maker(None if self._codec is None else _one_codec(self._codec))
         stores: dict[str, Any] = {part: self._store(maker, part, given) for part, given in self._parts.items()}
@@ -106,7 +117,7 @@ class Opening:
             raise InvalidArgumentError("codec", "has nothing to work on: every part is a store of yours")
         try:
             await maker.open(self._clock)
-            return AgentStore(**stores, clock=self._clock, closing=maker.close)
+            return AgentStore(**stores, clock=self._clock, closing=maker.close, transcript_cache=cache)
         except BaseException as error:
             await close_after(error, maker.close)
             raise

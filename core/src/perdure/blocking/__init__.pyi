@@ -23,6 +23,7 @@ from perdure.events import RunEvent
 from perdure.models import Model
 from perdure.ownership.leases import Lease, Ownership, Process
 from perdure.prune import PruneReport
+from perdure.recent import Recent
 from perdure.runtime.agent import OnChange
 from perdure.runtime.compaction import CompactionResult
 from perdure.runtime.compaction_policy import Compaction, Summarize
@@ -59,6 +60,8 @@ class AgentStore:
     def clock(self) -> Clock: ...
     @property
     def ownership(self) -> Ownership: ...
+    @property
+    def transcripts(self) -> Recent[Any]: ...
     def __init__(
         self,
         *,
@@ -69,6 +72,7 @@ class AgentStore:
         lease: Lease | None = None,
         process: Process | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        transcript_cache: int = ...,
     ) -> None:
         """Bundle stores that are open already."""
     def __contains__(self, part: str) -> bool:
@@ -357,7 +361,7 @@ class Session:
     def scope(self) -> str | None: ...
     @property
     def messages(self) -> Sequence[Message]:
-        """The messages that this object has read or saved last, as a snapshot; `load` reads what is new."""
+        """The messages as they were read or saved last since this object was made, as a snapshot; `load` reads what is new."""
     @property
     def state(self) -> Record:
         """The user's own object beside the transcript, as read last."""
@@ -458,5 +462,6 @@ def open_store(
     approvals: str | (ApprovalStore | AsyncApprovalStore) | None = None,
     codec: AnyCodec | None = None,
     clock: Clock | None = None,
+    transcript_cache: int = ...,
 ) -> AgentStore:
     """Open the stores of an agent. They are open when it returns; `with` closes them."""

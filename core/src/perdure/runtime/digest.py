@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perdure.archives import SUMMARY
+from perdure.recent import memory_of
 from perdure.runtime.history import is_own, starts
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from perdure.contracts.records import Record
 
 _PLAIN = frozenset({"v", "kind", "run_id", "at", "message"})
+_BARE: Final = 300
+"""About how many bytes of memory a message takes that says nothing."""
 
 
 class Digest:
@@ -29,6 +32,7 @@ class Digest:
         notes: What is said beside some of them: by the place of the message, the record without it.
         foreign: The places, among the records, of those that are somebody else's.
         records: All of the records, of a digest that is to keep them; else none.
+        weight: About how many bytes of memory the messages take.
     """
 
     def __init__(self, records: Iterable[Record] = (), *, whole: bool = False) -> None:
@@ -38,6 +42,7 @@ class Digest:
         self.notes: dict[int, Record] = {}
         self.foreign: list[int] = []
         self.records: list[Record] = []
+        self.weight = 0
         self._whole = whole
         self.add(records)
 
@@ -58,7 +63,9 @@ class Digest:
             found = None if is_summary else record.get("run_id")
             run = run if found == run else found  # one text for all of a run
             self.runs.append(run)
-            self.messages.append(Message.from_record(record["message"]))
+            message = Message.from_record(record["message"])
+            self.messages.append(message)
+            self.weight += _memory_of(message)
 
     def extend(self, other: Digest) -> None:
         """Take in what comes next as another digest has it, which began at the first record behind these."""
@@ -68,6 +75,7 @@ class Digest:
         self.runs.extend(other.runs)
         self.notes.update((begun + place, note) for place, note in other.notes.items())
         self.records.extend(other.records)
+        self.weight += other.weight
 
     @property
     def count(self) -> int:
@@ -98,3 +106,12 @@ class Digest:
         """The summary that begins the transcript, without its message; `{}` if none does."""
         note = self.notes.get(0, {}) if self.messages_in(1) else {}
         return note if note.get("kind") == SUMMARY else {}
+
+
+def _memory_of(message: Message) -> int:
+    weight = _BARE + memory_of(message.content)
+    if message.tool_calls:
+        weight += sum([_BARE + memory_of(call.arguments) for call in message.tool_calls])
+    if message.metadata or message.extra:
+        weight += memory_of(message.metadata) + memory_of(message.extra)
+    return weight

@@ -116,5 +116,6 @@ def with_turns(store: AgentStore) -> AgentStore:
             sessions=store.sessions, checkpoints=EphemeralCheckpoints(), approvals=store.approvals
         )
         made.clock, made.ownership, made.channels = store.clock, store.ownership, store.channels
+        made.transcripts = store.transcripts
         made.checkpoints.bind(clock=store.clock)
     return made

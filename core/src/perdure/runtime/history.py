@@ -83,7 +83,7 @@ async def whole_history(store: AgentStore, session_id: str, read: Digest) -> tup
 
     A summary without an archive stands for itself, and so does one that stands for more than its archive holds.
     """
-    summary, parts = read.opening, [tuple(read.messages)]
+    summary, parts = read.opening, [tuple([message.for_others() for message in read.messages])]
     seen: set[str] = set()
     while (named := archive_named_by([summary])) is not None and named not in seen:
         seen.add(named)

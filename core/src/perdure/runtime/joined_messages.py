@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, overload
 
+from perdure.runtime.messages import Message
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from perdure.runtime.messages import Message
 
 
 class JoinedMessages(Sequence["Message"]):
     """The messages of several lists, one list behind the other, as they are when this is made.
 
-    Nothing is copied, so that thousands cost what a few do. The lists may grow afterwards, which does not show here;
-    they never lose what they hold.
+    No list is copied, so that thousands of messages cost what a few do. The lists may grow afterwards, which does not show
+    here; they never lose what they hold. What is taken out belongs to whoever takes it: adapters of models mark parts as
+    they send them.
     """
 
     def __init__(self, *lists: Sequence[Message]) -> None:
@@ -27,6 +28,9 @@ class JoinedMessages(Sequence["Message"]):
         return self._length
 
     def __iter__(self) -> Iterator[Message]:
+        return map(Message.for_others, self._shared())
+
+    def _shared(self) -> Iterator[Message]:
         return chain.from_iterable(islice(messages, length) for messages, length in self._parts)
 
     @overload
@@ -39,14 +43,14 @@ class JoinedMessages(Sequence["Message"]):
         left = place if place >= 0 else self._length + place
         for messages, length in self._parts:
             if 0 <= left < length:
-                return messages[left]
+                return messages[left].for_others()
             left -= length
         raise IndexError(f"there is no message {place} of {self._length}")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+        return isinstance(other, Sequence) and tuple(self._shared()) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]  # reason: messages hold dictionaries, so it has no hash, as their tuple has none
 
     def __repr__(self) -> str:
-        return repr(tuple(self))
+        return repr(tuple(self._shared()))

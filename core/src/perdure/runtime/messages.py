@@ -6,6 +6,7 @@ import base64
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from perdure import codec
 from perdure.contracts.records import Record
 from perdure.errors import InvalidArgumentError, NotJsonError, StoreCorruptedError
 
@@ -111,6 +112,25 @@ class Message:
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StoreCorruptedError(where, f"not a message: {error!r}") from error
+
+    def for_others(self) -> Message:
+        """Return the message for somebody who may change what is in it: a copy, unless it is all text."""
+        content = self.content
+        if isinstance(content, str):
+            if not (self.tool_calls or self.metadata or self.extra):
+                return self
+        else:
+            parts = [codec.copied(part) for part in content]
+            content = parts if isinstance(content, list) else tuple(parts)
+        return Message(
+            self.role,
+            content,
+            tuple([ToolCall(c.id, c.name, codec.copied(c.arguments), codec.copied(c.extra)) for c in self.tool_calls]),
+            self.tool_call_id,
+            self.is_error,
+            codec.copied(self.metadata),
+            codec.copied(self.extra),
+        )
 
 
 Given: TypeAlias = "str | Message | Sequence[Message] | Sequence[Record]"

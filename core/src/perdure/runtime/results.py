@@ -94,7 +94,7 @@ def result_of(read: Digest, run_id: str) -> TurnResult | None:
     if not places:
         told = next((turn for turn in turns_of(read.notes.values()) if turn["run_id"] == run_id), None)
         return None if told is None else _told_result(told)
-    messages = tuple(read.messages[place] for place in places)
+    messages = tuple([read.messages[place].for_others() for place in places])
     last = read.notes.get(places[-1], {})
     reason, usage = last.get("finish_reason") or "stop", Usage.from_record(last.get("usage", {}))
     return TurnResult(text_of(messages), reason, messages, usage, run_id)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import EllipsisType
 from typing import TYPE_CHECKING, get_args
 
+from perdure import codec
 from perdure.contracts.ids import check_name, check_run_id, check_session_id
 from perdure.contracts.records import check_text, encode_object
 from perdure.errors import (
@@ -83,7 +84,11 @@ class Session:
             "limits": limits,
             "compaction": compaction,
         }
-        self._view = TranscriptView(store.sessions, session_id)
+        seen = store.transcripts
+        self._view: TranscriptView = seen.of(
+            session_id, lambda: TranscriptView(store.sessions, session_id, keep=seen.keep)
+        )
+        self._old_news: int = self._view.news
         self._channel = store.channels.of(session_id, session_id, store.clock)
         dialogue = Dialogue(agent, store, session_id, self._channel, self._view, limits, compaction)
         self._turns = Turns(dialogue, self._view, self.scope, turn_policy, busy_timeout)
@@ -91,13 +96,20 @@ class Session:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The messages that this object has read or saved last, as a snapshot; `load` reads what is new."""
-        return (*self._view.read.messages, *self._view.saved)
+        """The messages as they were read or saved last since this object was made, as a snapshot; `load` reads what is new."""
+        view = self._view
+        return tuple([one.for_others() for one in (*view.read.messages, *view.saved)]) if self._has_news else ()
 
     @property
     def state(self) -> Record:
         """The user's own object beside the transcript, as read last."""
-        return {} if self._view.head is None else dict(self._view.head.state)
+        head = self._view.head
+        return {} if head is None or not self._has_news else dict(codec.copied(head.state))
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether the transcript was read, or a turn saved, since this object was made: what others knew before is old."""
+        return bool(self._view.news > self._old_news)
 
     async def load(self) -> Sequence[Message]:
         """Read what is new of the transcript, and return all of its messages. Reading never creates anything."""

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from perdure import codec
 from perdure.errors import StoreCorruptedError
+from perdure.recent import memory_of
 from perdure.runtime.digest import Digest
 from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore, Transcript
@@ -21,18 +22,44 @@ if TYPE_CHECKING:
 
 PAGE: Final = 1000
 """How many records are read at once."""
+_EMPTY: Final = 3000
+"""About how many bytes of memory a view takes that has read nothing."""
 
 
 class TranscriptView:
-    """What a session's records say as of the version last read, and the messages of turns that were saved here since."""
+    """What a session's records say as of the version last read, and the messages of turns that were saved here since.
 
-    def __init__(self, sessions: SessionStore, session_id: str, *, whole: bool = False) -> None:
-        """Read nothing yet; `whole`: keep the records, too."""
+    All session objects of one id share one, within a bundle of stores, so that what one has read the next need not.
+
+    Attributes:
+        head: The transcript without its records, as read last; `None`: there is none, or it was not read.
+        read: What its records said.
+        news: Counts the readings, and the turns that were saved.
+    """
+
+    def __init__(
+        self,
+        sessions: SessionStore,
+        session_id: str,
+        *,
+        whole: bool = False,
+        keep: Callable[[str, int], None] | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            sessions: Where the transcript is.
+            session_id: Whose.
+            whole: Whether to keep the records, too.
+            keep: Takes the id, and how many bytes of memory this holds, each time that that changes.
+        """
         self.sessions = sessions
         self.session_id = session_id
         self.head: Transcript | None = None
         self.read = Digest(whole=whole)
+        self.news = 0
         self._whole = whole
+        self._keep = keep
         self._saved: list[Record] = []
         self._shown: list[Message] = []
         self._reading = asyncio.Lock()
@@ -53,7 +80,14 @@ class TranscriptView:
         else:  # not emptied: a turn may hold its messages
             self.read = new
         self.head, self._saved, self._shown = head, [], []
+        self._has_news(0)
         return head
+
+    def _has_news(self, beside: int) -> None:
+        self.news += 1
+        if self._keep is not None:
+            state = 0 if self.head is None else memory_of(self.head.state)
+            self._keep(self.session_id, _EMPTY + state + self.read.weight + beside)
 
     async def _read(self, known: Transcript | None, place: int) -> tuple[Transcript | None, Digest] | None:
         """Read what is behind a place, in pages: their bytes and their records are in memory page by page.
@@ -86,6 +120,7 @@ class TranscriptView:
         """Show a turn that was saved just now, behind so many records, without reading it again if it was read already."""
         if records[0]["run_id"] not in self.read.runs[self.read.messages_in(base_count) :]:
             self._saved.extend(records)
+        self._has_news(memory_of(self._saved))
 
     @property
     def saved(self) -> Sequence[Message]:
