@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -40,14 +39,27 @@ def test_the_installed_command_tells_its_version_and_its_commands(perdure: Perdu
     assert "Exit codes" in shown
 
 
-def test_only_the_command_that_is_asked_for_is_imported() -> None:
+def loaded_by(*arguments: str) -> set[str]:
+    """Return which modules of ours there are when a command has ended."""
     code = (
-        "import sys; from perdure.cli import main; sys.argv = ['perdure', 'stores', '--no-load', '--json']\n"
-        "try: main()\nexcept SystemExit: print([name for name in sys.modules if name.startswith('perdure.cli.')])"
+        f"import sys; from perdure.cli import main; sys.argv = {['perdure', *arguments]}\n"
+        "try: main()\nexcept SystemExit: print(*(name for name in sys.modules if name.startswith('perdure.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    loaded = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_only_the_command_that_is_asked_for_is_imported() -> None:
+    loaded = loaded_by("stores", "--no-load", "--json")
     assert loaded & {f"perdure.cli.{module}" for module in COMMANDS.values()} == {"perdure.cli.stores"}
+
+
+def test_help_and_version_load_nothing_that_only_the_run_of_a_command_needs() -> None:
+    run = ("at_rest", "cli.demo.showing", "contracts.options", "interchange", "moving", "runtime.agent")
+    loaded = loaded_by("--help")
+    assert {f"perdure.cli.{module}" for module in COMMANDS.values()} <= loaded
+    assert [name for name in loaded if name.startswith(tuple(f"perdure.{one}" for one in run))] == []
+    assert "perdure.bundle" not in loaded_by("--version")
 
 
 def test_ctrl_c_before_a_command_begins_is_one_line(

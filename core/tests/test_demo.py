@@ -20,8 +20,9 @@ from rich.console import Console
 
 import perdure
 from perdure.cli.demo.checks import Check, Story, checks
-from perdure.cli.demo.command import demo, show_checks
+from perdure.cli.demo.command import demo
 from perdure.cli.demo.reading import Reading, Report
+from perdure.cli.demo.showing import show_checks
 
 EFFECTS = ("stock reserved", "card charged", "money transferred")
 COMMAND = (sys.executable, "-P", "-c", "from perdure.cli import main; main()", "demo")

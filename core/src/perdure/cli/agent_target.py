@@ -9,14 +9,16 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from perdure.cli.exit_codes import ExitCode
 from perdure.contracts.store import describe
 from perdure.errors import PerdureError
-from perdure.runtime.agent import Agent
+
+if TYPE_CHECKING:
+    from perdure.runtime.agent import Agent
 
 AgentArgument: TypeAlias = Annotated[
     str,
@@ -54,6 +56,8 @@ async def load_agent(target: str) -> Agent:
         AgentTargetError: It is neither, or it cannot be imported; where code of the user's failed, its traceback is
             printed.
     """
+    from perdure.runtime.agent import Agent  # --help does without
+
     module, separator, attribute = target.partition(":")
     if not separator or not module or not attribute:
         raise AgentTargetError(target, "it must read module:attribute")

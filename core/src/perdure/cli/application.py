@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
@@ -91,6 +90,8 @@ def application(commands: Mapping[str, str]) -> typer.Typer:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # for this alone
+
         print(f"perdure {version('perdure')}")
         raise typer.Exit
 
@@ -113,7 +114,7 @@ def _perdure(
 
 
 class Commands(TyperGroup):
-    """The commands. Only the one that is asked for is imported; `--help` imports all.
+    """The commands. Only the one that is asked for is imported; `--help` imports all, but not what they need to run.
 
     Attributes:
         modules: By command, its module.

@@ -6,13 +6,15 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from perdure.at_rest.codecs import Codec, one_codec
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError
 from perdure.contracts.store import describe
 from perdure.errors import PerdureError
+
+if TYPE_CHECKING:
+    from perdure.at_rest.codecs import Codec
 
 VARIABLE: Final = "PERDURE_CODEC"
 
@@ -34,6 +36,8 @@ def codec_of_command() -> Codec | None:
 
 def load_codec(target: str) -> Codec:
     """Return the codec that `module:attribute` names; the current directory is searched for the module first."""
+    from perdure.at_rest.codecs import one_codec  # most stores have no codec
+
     module, separator, attribute = target.partition(":")
     if not separator or not module or not attribute:
         raise _refused(target, "it must read module:attribute")

@@ -7,21 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from perdure.at_rest.codecs import Codec
 from perdure.cli.codecs import codec_of_command, load_codec
 from perdure.cli.durations import duration
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError, JsonOption, console, print_json, safe_line, say
 from perdure.cli.store_url import require_existing, shown
-from perdure.moving import CopyReport, copy_conversations
-from perdure.moving.copying import OnProgress
-from perdure.moving.copying import Progress as Step
 from perdure.opening import open_store
+
+if TYPE_CHECKING:
+    from perdure.at_rest.codecs import Codec
+    from perdure.moving import CopyReport
+    from perdure.moving.copying import OnProgress
+    from perdure.moving.copying import Progress as Step
 
 _CODEC = "module:attribute of its codec, or none. Default: --codec, or PERDURE_CODEC."
 
@@ -59,6 +61,8 @@ def copy(
 async def _copy(
     source: str, target: str, codecs: tuple[Codec | None, Codec | None], wait: timedelta, progress: OnProgress
 ) -> CopyReport:
+    from perdure.moving import copy_conversations  # --help does without
+
     async with open_store(source, codec=codecs[0]) as one, open_store(target, codec=codecs[1]) as other:
         return await copy_conversations(one, other, wait=wait, progress=progress)
 

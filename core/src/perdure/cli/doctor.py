@@ -14,7 +14,6 @@ import typer
 from rich.status import Status
 
 from perdure import plugins
-from perdure.at_rest.encoded_journal import EncodedJournal
 from perdure.cli.codecs import codec_of_command
 from perdure.cli.examination import Examination
 from perdure.cli.exit_codes import ExitCode
@@ -99,7 +98,10 @@ def _diagnose(text: str, *, salvage: bool) -> Diagnosis:
 async def _read(journal: Journal, found: Diagnosis) -> None:
     """Read all that is in a journal that makes nothing."""
     codec = codec_of_command()
-    journal = journal if codec is None else EncodedJournal(journal, codec)
+    if codec is not None:
+        from perdure.at_rest.encoded_journal import EncodedJournal  # most stores have no codec
+
+        journal = EncodedJournal(journal, codec)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of settings, which were told before

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,7 +18,9 @@ from perdure.cli.conversations import key_of
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError, JsonOption, print_json, say
 from perdure.cli.store_url import StoreOption, opened
-from perdure.interchange import ExportReport, export_claude, export_conversations, export_openai
+
+if TYPE_CHECKING:
+    from perdure.interchange import ExportReport
 
 NOTES_SHOWN = 20
 
@@ -60,6 +62,8 @@ def export(
 
 
 async def _export(url: str | None, file: IO[bytes], session: list[str] | None, form: str) -> ExportReport:
+    from perdure.interchange import export_claude, export_conversations, export_openai  # --help does without
+
     session = None if session is None else [key_of(one) for one in session]
     async with opened(url) as store:
         if form == "openai":

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,7 +18,9 @@ from perdure.cli.exit_codes import ExitCode
 from perdure.cli.export import NOTES_SHOWN
 from perdure.cli.output import CommandError, JsonOption, print_json, say
 from perdure.cli.store_url import StoreOption, opened
-from perdure.interchange import ImportReport, import_claude, import_conversations, import_openai
+
+if TYPE_CHECKING:
+    from perdure.interchange import ImportReport
 
 _CLAUDE = {"uuid", "parentUuid", "sessionId", "leafUuid", "isSidechain"}
 
@@ -58,6 +60,8 @@ def import_(
 async def _import(
     url: str | None, file: IO[bytes], form: str, session: str | None, scope: str | None, *, strict: bool
 ) -> ImportReport:
+    from perdure.interchange import import_claude, import_conversations, import_openai  # --help does without
+
     first = file.readline()
     if form == "auto" and not first:
         raise CommandError(

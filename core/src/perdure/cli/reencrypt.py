@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.at_rest.reencryption import ReencryptReport
-from perdure.at_rest.reencryption import reencrypt as reencrypted
 from perdure.cli.codecs import VARIABLE, codec_of_command
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError, JsonOption, print_json, say
 from perdure.cli.store_url import StoreOption, opened
+
+if TYPE_CHECKING:
+    from perdure.at_rest.reencryption import ReencryptReport
 
 
 def reencrypt(
@@ -43,6 +44,8 @@ def reencrypt(
 
 
 async def _reencrypt(url: str | None, *, mend: bool) -> ReencryptReport:
+    from perdure.at_rest.reencryption import reencrypt as reencrypted  # --help does without
+
     async with opened(url) as store:
         return await reencrypted(store, mend=mend)
 

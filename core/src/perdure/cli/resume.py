@@ -7,7 +7,7 @@ import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,10 +20,10 @@ from perdure.cli.store_url import OwnStoreOption, opened
 from perdure.contracts.checkpoints import IDLE
 from perdure.contracts.store import describe
 from perdure.errors import PerdureError
-from perdure.runtime.agent import Agent
-from perdure.runtime.results import TurnResult
-from perdure.runtime.turn import AWAITING
-from perdure.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.results import TurnResult
 
 
 def resume(
@@ -76,6 +76,8 @@ async def _ready(target: str, url: str | None) -> AsyncIterator[tuple[Agent, Age
 
 
 async def _one(target: str, url: str | None, given: str, *, rebase: bool) -> tuple[dict[str, Any], ExitCode]:
+    from perdure.runtime.turn import AWAITING  # --help does without
+
     async with _ready(target, url) as (agent, store):
         found = await read_conversation(store, key_of(given))
         found.require(given)
@@ -126,6 +128,9 @@ def _print_one(result: dict[str, Any]) -> None:
 
 
 async def _all(target: str, url: str | None) -> tuple[dict[str, Any], ExitCode]:
+    from perdure.runtime.turn import AWAITING  # --help does without
+    from perdure.runtime.worker import Worker
+
     async with _ready(target, url) as (agent, store):
         report = await Worker(agent, store=store).sweep(slow=True)
     rows = [

@@ -12,7 +12,6 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from perdure import plugins
-from perdure.at_rest.encoded_journal import EncodedJournal
 from perdure.bundle import AgentStore
 from perdure.cli.codecs import codec_of_command
 from perdure.cli.exit_codes import ExitCode
@@ -101,7 +100,10 @@ def _read_only(text: str) -> Journal | None:
 @asynccontextmanager
 async def _open_journal(journal: Journal) -> AsyncIterator[AgentStore]:
     codec = codec_of_command()
-    journal = journal if codec is None else EncodedJournal(journal, codec)
+    if codec is not None:
+        from perdure.at_rest.encoded_journal import EncodedJournal  # most stores have no codec
+
+        journal = EncodedJournal(journal, codec)
     try:
         await journal.open()
         stores = journal_stores(journal)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from perdure import plugins
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import JsonOption, explained, print_json, print_table, say
 from perdure.contracts.urls import CORE_OPTIONS
 from perdure.errors import PluginError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 def stores(
@@ -45,6 +46,8 @@ def _row(plugin: plugins.InstalledPlugin, *, load: bool) -> dict[str, Any]:
 
 
 def _options(model: type[BaseModel]) -> list[dict[str, Any]]:
+    from pydantic_core import PydanticUndefined  # --help does without
+
     return [
         {"name": name, "default": None if field.default is PydanticUndefined else field.default}
         for name, field in model.model_fields.items()

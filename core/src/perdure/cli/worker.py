@@ -10,7 +10,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,9 @@ from perdure.contracts.store import describe
 from perdure.errors import InvalidArgumentError, StoreUnavailableError
 from perdure.opening import open_store
 from perdure.runtime.sweeps import log, logger
-from perdure.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from perdure.runtime.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ async def _main(options: _Options) -> None:
 
 
 async def _work(options: _Options, stop: _Stop) -> None:
+    from perdure.runtime.worker import Worker  # --help does without
+
     agent = await load_agent(options.target)
     store = None if options.url is None else await _opened(options.url)
     try:
