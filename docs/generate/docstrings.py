@@ -1,4 +1,4 @@
-"""Has docstrings read as the site shows them best: examples as code, and the promises of a contract method as a list."""
+"""Has the site show what is of use to readers: examples as code, the promises of a contract method as a list, no private bases."""
 
 import re
 
@@ -8,12 +8,16 @@ _PROMISE = re.compile(r"^(Atomic|Durable|Concurrent|Retry|Cancelled|Laws): *\n?(
 
 
 class Docstrings(griffe.Extension):
-    """Changes docstrings when they have been read."""
+    """Changes docstrings, and what stands beside them, when they have been read."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         """Change the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = rewritten(obj.docstring.value)
+
+    def on_class(self, *, cls: griffe.Class, **_: object) -> None:
+        """Leave out bases that are no part of what is promised."""
+        cls.bases = [base for base in cls.bases if not str(base).startswith("_")]
 
 
 def rewritten(docstring: str) -> str:
