@@ -7,14 +7,31 @@ import sys
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure, at_most
 
+START = """
+import asyncio
+from perdure import Agent, open_store, tool
+
+@tool
+def look_up(order: int) -> str:
+    return "sent"
+
+async def start():
+    async with open_store("memory:"):
+        pass
+
+asyncio.run(start())
+"""
+"""What an application does before its first turn; pydantic is loaded with its first tool or store."""
+
 IMPORTS = {
     "import perdure": "import perdure",
     "import perdure.backend": "import perdure.backend",
     "from perdure import Agent, open_store": "from perdure import Agent, open_store",
+    "these, a tool made and a store opened": START,
     "import pydantic, for comparison": "import pydantic",
 }
 ANCHOR = "import asyncio"
-TIMED = "import sys, time; began = time.perf_counter(); {code}; print(time.perf_counter() - began, len(sys.modules))"
+TIMED = "import sys, time\nbegan = time.perf_counter()\n{code}\nprint(time.perf_counter() - began, len(sys.modules))"
 
 
 async def measure(bench: Bench) -> list[Figure]:
