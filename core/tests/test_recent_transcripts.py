@@ -15,6 +15,7 @@ from core.tests.processes import another
 
 from perdure import Agent, AgentStore, Message, Session, ToolCall, open_store, tool
 from perdure.errors import InvalidArgumentError, SessionConflictError
+from perdure.events import RunDone, ToolStarted
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.recent import Recent
 from perdure.runtime.digest import Digest
@@ -235,6 +236,57 @@ async def test_what_a_caller_changes_of_an_answer_is_seen_by_nobody(store: Agent
             _change(message)
         assert await answer() == expected
     assert await changing(store).session("s").load() == expected
+
+
+@tool(retries=1, idempotent=True)
+def refund(order: dict[str, int]) -> str:
+    """Refund an order."""
+    TRIED.append(dict(order))
+    if len(TRIED) == 1:
+        raise OSError
+    return "refunded"
+
+
+TRIED: list[dict[str, int]] = []
+
+
+async def test_what_a_listener_hides_in_an_event_the_turn_does_not_miss(store: AgentStore) -> None:
+    """Whoever logs events hides secrets in them: neither a retry, the model, nor the result may lose them."""
+    seen: list[Any] = []
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        seen.append([call.arguments for message in request.messages for call in message.tool_calls])
+        if request.messages[-1].role == "tool":
+            return ModelResponse("done")
+        return ModelResponse("", [ToolCall("c", "refund", {"order": {"number": 7}})], metadata={"a": [1]})
+
+    heard: list[str] = []
+
+    def hide(event: Any) -> None:
+        heard.append(event.type)
+        if isinstance(event, ToolStarted):
+            event.arguments["order"] = {"number": 0}
+        told = event.result.messages if isinstance(event, RunDone) else [getattr(event, "message", None)]
+        for call in [call for message in told if message is not None for call in message.tool_calls]:
+            call.arguments["order"]["number"] = 0
+
+    TRIED.clear()
+    session = Agent(model=FunctionModel(answer), tools=[refund], store=store).session("s")
+    session.on(hide)
+    async with session.stream(given()) as run:
+        async for event in run:
+            hide(event)
+    assert {"model.responded", "tool.started", "run.done"} <= {*heard}
+    assert TRIED == [{"number": 7}] * 2
+    assert seen == [[], [{"order": {"number": 7}}]]
+    assert run.result is not None
+    calls = [
+        call.arguments
+        for messages in (run.result.messages, await session.load())
+        for m in messages
+        for call in m.tool_calls
+    ]
+    assert calls == [{"order": {"number": 7}}] * 2
 
 
 def test_a_message_for_others_is_equal_and_shares_nothing_that_can_be_changed() -> None:

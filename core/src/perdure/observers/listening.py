@@ -14,6 +14,7 @@ from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+from perdure import codec
 from perdure.events import Event, RunEvent
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ def _always(_: type[Event]) -> bool:
 
 
 _hearing: ContextVar[Listener | None] = ContextVar("perdure_hearing", default=None)
+
+
+def _for_others(fact: Any) -> Any:
+    """Return a fact for whoever hears of it: what they change, to hide a secret before they log it, the turn does not see."""
+    copy = getattr(fact, "for_others", None)  # of a message, or a result
+    return codec.copied(fact) if copy is None else copy()
 
 
 class Listener:
@@ -180,7 +187,8 @@ class Channel:
     def make(self, kind: type[E], run_id: str | None, *, resumed: bool = False, **facts: Any) -> E:
         """Return an event without sending it; it has the number of the last one that was sent."""
         at = self._clock.now()
-        return kind(run_id=run_id, session_id=self._session_id, seq=self._seq, at=at, resumed=resumed, **facts)
+        own = {name: _for_others(fact) for name, fact in facts.items()}
+        return kind(run_id=run_id, session_id=self._session_id, seq=self._seq, at=at, resumed=resumed, **own)
 
     def on(self, function: Callable[[Any], Awaitable[None] | None]) -> Callable[[], None]:
         """Have a function hear of every event from now on; return a function that ends it."""

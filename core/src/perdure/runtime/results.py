@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.archives import SUMMARY
@@ -41,6 +41,10 @@ class TurnResult:
     usage: Usage
     run_id: str
     approval_ids: Sequence[str] = ()
+
+    def for_others(self) -> TurnResult:
+        """Return the result for somebody who may change what is in its messages."""
+        return replace(self, messages=tuple([message.for_others() for message in self.messages]))
 
 
 @dataclass(frozen=True, slots=True)
