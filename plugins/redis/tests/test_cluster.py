@@ -1,7 +1,7 @@
 """A real cluster: slots that move, masters that die, listings that are merged."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ from perdure.backend import (
     OutcomeUnknownError,
     Part,
     Position,
+    SchemaVersionError,
     StoreCorruptedError,
     StoreUnavailableError,
     StoreURL,
 )
+from perdure.journal.walking import walk
 from perdure_redis.journal import RedisJournal
 from perdure_redis.keys import TAGS, tag_of
 
@@ -273,3 +275,25 @@ async def test_damage_is_named(client: RedisCluster, journal: RedisJournal, appe
     await client.lset(journal._keys.journal("sessions", "s").decode(), 0, "x")
     with pytest.raises(StoreCorruptedError, match="sessions s"):
         await all_of(journal, "id", 3)
+
+
+@pytest.mark.parametrize("head", ["garbage", "2 of a newer release"])
+@pytest.mark.parametrize("order", ["id", "created", "recent"])
+async def test_a_head_that_cannot_be_read_hides_none_before_it(
+    client: RedisCluster, journal: RedisJournal, append: Maker, order: str, head: str
+) -> None:
+    names = [f"s{number:02}" for number in range(20)] + ["zzz"]
+    for number, name in enumerate(names[::-1] if order == "recent" else names):
+        await journal.write([append(name, b"1", at=append("s").at + timedelta(seconds=number))])
+    await client.lset(journal._keys.journal("sessions", "zzz").decode(), 0, head)
+
+    def page(limit: int) -> Awaitable[Sequence[JournalInfo]]:
+        return journal.scan(Part.SESSIONS, group=None, status=None, before=None, order=order, after=None, limit=limit)
+
+    assert [info.id for info in await page(20)] == names[:20]
+    with pytest.raises((StoreCorruptedError, SchemaVersionError), match="sessions zzz"):
+        await page(21)
+    if order == "id" and head == "garbage":
+        damaged: list[StoreCorruptedError] = []
+        assert [name async for name in walk(journal, Part.SESSIONS, damaged)] == names[:20]
+        assert [error.id for error in damaged] == ["zzz"]

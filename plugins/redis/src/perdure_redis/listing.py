@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 BUDGET = 2_000
 """How many members of an index one script looks at: a filter that fits few must not hold up the server."""
 
+DIGITS = 18
+"""How long the instant in a position is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -46,9 +49,9 @@ class Listing:
         """Return a position as the index has it."""
         return digits(at) + name.encode()
 
-    def place_of(self, info: JournalInfo) -> bytes:
-        """Return the position of a head."""
-        return self.place({"created": info.created_at, "recent": info.updated_at}.get(self.order), info.id)
+    def id_at(self, place: bytes) -> str:
+        """Return the id of a position."""
+        return place[0 if self.order == "id" else DIGITS :].decode()
 
     def arguments(self, prefix: str, behind: bytes, limit: int) -> list[bytes]:
         """Return the arguments of `scan.lua`."""
@@ -59,11 +62,11 @@ class Listing:
 
 @dataclass(slots=True)
 class _Source:
-    """One index: what it gave and was not taken yet, and where it goes on (`None`: it has ended)."""
+    """One index: the positions and heads that it gave and that were not taken yet, and where it goes on (`None`: it has ended)."""
 
     index: bytes
     behind: bytes | None
-    found: list[tuple[bytes, JournalInfo]] = field(default_factory=list)
+    found: list[tuple[bytes, bytes]] = field(default_factory=list)
 
 
 class Pages:
@@ -74,7 +77,12 @@ class Pages:
         self._route, self._keys, self._listing, self._call = route, keys, listing, call
 
     async def read(self, after: Position | None, limit: int) -> list[JournalInfo]:
-        """Return the heads behind a position."""
+        """Return the heads behind a position. One that cannot be read raises when the page comes to it, not when it is fetched.
+
+        Raises:
+            SchemaVersionError: A newer release wrote a head of the page.
+            StoreCorruptedError: A head of the page cannot be read.
+        """
         behind = b"" if after is None else self._listing.place(after.at, after.id)
         sources = [_Source(self._keys.index(self._listing.part, tag), behind) for tag in self._keys.tags]
         page: list[JournalInfo] = []
@@ -89,8 +97,12 @@ class Pages:
             if not ready:
                 break
             source = (max if newest_first else min)(ready, key=lambda one: one.found[0][0])
-            page.append(source.found.pop(0)[1])
+            page.append(self._info(*source.found.pop(0)))
         return page
+
+    def _info(self, place: bytes, text: bytes) -> JournalInfo:
+        name = self._listing.id_at(place)
+        return read_head(name, text, f"{self._call.where}: {self._listing.part} {name}").info
 
     async def _fill(self, sources: Sequence[_Source], step: int) -> None:
         if not sources:
@@ -101,6 +113,4 @@ class Pages:
         for source, reply in zip(sources, await SCAN.run_each(self._route, self._call, requests), strict=True):
             behind, *rows = answered(reply, self._call)
             source.behind = behind or None
-            for name, text in zip(rows[::2], rows[1::2], strict=True):
-                info = read_head(name.decode(), text, f"{self._call.where}: {self._listing.part} {name.decode()}").info
-                source.found.append((self._listing.place_of(info), info))
+            source.found += zip(rows[::2], rows[1::2], strict=True)

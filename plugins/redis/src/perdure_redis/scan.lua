@@ -2,7 +2,7 @@
 -- KEYS: the index. ARGV: what the names of journals begin with; part; order (i, c, r); group and status, each "" or "=" and the
 -- value; instant before which the last write must be, or ""; the place to continue behind, or ""; how many heads at most; how
 -- many members to look at, at most.
--- Answer: the place to continue behind, "" at the end; then for each head its id and its text.
+-- Answer: the place to continue behind, "" at the end; then for each head its place and its text.
 local index, prefix, part, order = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local group, status, before, behind = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local limit, budget = tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -42,7 +42,7 @@ local function look(member)
   local text = redis.call('LINDEX', journal_of(prefix, part, id), 0)
   local head = text and parse(text)
   if text and (not head or not head.version or wanted(id, head, there)) then
-    answer[#answer + 1] = id
+    answer[#answer + 1] = there
     answer[#answer + 1] = text -- also if it cannot be read: that is not passed over
     given = given + 1
   end
