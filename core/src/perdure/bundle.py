@@ -279,7 +279,11 @@ class AgentStore:
             prune-separates-no-session-from-its-run, prune-stays-in-its-namespace,
             prune-under-a-clock-that-went-back-removes-nothing
         """
-        report = await prune(self, older_than=older_than, dry_run=dry_run)
+        try:
+            report = await prune(self, older_than=older_than, dry_run=dry_run)
+        except BaseException:
+            self.transcripts.clear()  # nobody has said what was removed by now
+            raise
         for session_id in () if dry_run else report.sessions:
             self.transcripts.forget(session_id)
         return report

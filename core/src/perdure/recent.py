@@ -46,23 +46,31 @@ class Recent(Generic[T]):
         """Whether an object is kept, also if nobody else holds it."""
         return name in self._kept
 
-    def keep(self, name: str, weight: int) -> None:
-        """Keep an object that was just used and takes so many bytes, and let go of those of which the use is longest ago."""
-        self.forget(name)
-        found = self._held.get(name)
-        if found is None or weight > self.limit:
+    def keep(self, name: str, used: T, weight: int) -> None:
+        """Keep what was just used and takes so many bytes, and let go of those of which the use is longest ago.
+
+        What was forgotten is not kept any more, whoever still uses it.
+        """
+        if self._held.get(name) is not used:
             return
-        self._kept[name] = found, weight
+        self._let_go(name)
+        if weight > self.limit:
+            return
+        self._kept[name] = used, weight
         self._bytes += weight
         while self._bytes > self.limit:
-            self.forget(next(iter(self._kept)))
+            self._let_go(next(iter(self._kept)))
 
     def forget(self, name: str) -> None:
-        """Let go of an object; whoever holds it may go on with it."""
-        _, weight = self._kept.pop(name, (None, 0))
-        self._bytes -= weight
+        """Let go of an object for good: whoever holds it may go on with it, and whoever asks for it next gets another."""
+        self._held.pop(name, None)
+        self._let_go(name)
 
     def clear(self) -> None:
         """Let go of all."""
-        self._kept.clear()
-        self._bytes = 0
+        for name in [*self._held]:
+            self.forget(name)
+
+    def _let_go(self, name: str) -> None:
+        _, weight = self._kept.pop(name, (None, 0))
+        self._bytes -= weight

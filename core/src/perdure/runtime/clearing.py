@@ -51,4 +51,4 @@ async def _emptied(claim: Claim, view: TranscriptView) -> None:
             problem = "another owner took the clearing over"
             key = claim.journal.key
             raise SessionConflictError(key, claim.journal.head.run_id or key, problem) from error
-    await view.refresh()
+    await view.refresh_if_possible()

@@ -253,7 +253,7 @@ class Compactor:
         """Close the journal; whoever took the claim over after the replace does the same."""
         with contextlib.suppress(OwnershipLostError):
             await claim.close()
-        await self.view.refresh()
+        await self.view.refresh_if_possible()
 
     # --- the summary ---
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _PLAIN = frozenset({"v", "kind", "run_id", "at", "message"})
 _BARE: Final = 300
 """About how many bytes of memory a message takes that says nothing."""
+_BARE_PLACE: Final = 40
+"""About how many bytes of memory the place of a record takes that is somebody else's."""
 
 
 class Digest:
@@ -32,7 +34,8 @@ class Digest:
         notes: What is said beside some of them: by the place of the message, the record without it.
         foreign: The places, among the records, of those that are somebody else's.
         records: All of the records, of a digest that is to keep them; else none.
-        weight: About how many bytes of memory the messages take.
+        last: The last record; `None`: there is none.
+        weight: About how many bytes of memory all of it takes.
     """
 
     def __init__(self, records: Iterable[Record] = (), *, whole: bool = False) -> None:
@@ -42,6 +45,7 @@ class Digest:
         self.notes: dict[int, Record] = {}
         self.foreign: list[int] = []
         self.records: list[Record] = []
+        self.last: Record | None = None
         self.weight = 0
         self._whole = whole
         self.add(records)
@@ -53,13 +57,16 @@ class Digest:
             self.records.extend(records)
         run: str | None = None
         for record in records:
+            self.last = record
             if not is_own(record):
                 self.foreign.append(self.count)
+                self.weight += _BARE_PLACE
                 continue
             is_summary = record["kind"] == SUMMARY
             if is_summary or not _PLAIN.issuperset(record):
                 note = self.notes[len(self.messages)] = record.copy()
                 del note["message"]
+                self.weight += memory_of(note)
             found = None if is_summary else record.get("run_id")
             run = run if found == run else found  # one text for all of a run
             self.runs.append(run)
@@ -76,6 +83,7 @@ class Digest:
         self.notes.update((begun + place, note) for place, note in other.notes.items())
         self.records.extend(other.records)
         self.weight += other.weight
+        self.last = self.last if other.last is None else other.last
 
     @property
     def count(self) -> int:

@@ -21,7 +21,12 @@ class JoinedMessages(Sequence["Message"]):
     """
 
     def __init__(self, *lists: Sequence[Message]) -> None:
-        self._parts = [(messages, len(messages)) for messages in lists]
+        self._parts: list[tuple[Sequence[Message], int]] = []
+        for messages in lists:
+            if isinstance(messages, JoinedMessages):
+                self._parts.extend(messages._parts)
+            else:
+                self._parts.append((messages, len(messages)))
         self._length = sum(map(len, lists))
 
     def __len__(self) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
+    from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.runner import Sink
 
@@ -93,7 +94,7 @@ class PendingTurns:
             if left:
                 raise SessionAwaitingApprovalError(self.key, left)
 
-    def require_own(self, found: Checkpoint) -> None:
+    def require_own(self, found: Checkpoint | OwnedJournal) -> None:
         """Raise if a turn is another agent's."""
         if found.head.agent != self.agent.name:
             raise AgentChangedError(

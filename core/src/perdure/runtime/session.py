@@ -98,22 +98,31 @@ class Session:
     def messages(self) -> Sequence[Message]:
         """The messages as they were read or saved last since this object was made, as a snapshot; `load` reads what is new."""
         view = self._view
-        return tuple([one.for_others() for one in (*view.read.messages, *view.saved)]) if self._has_news else ()
+        return tuple([one.for_others() for one in (*view.read.messages, *view.saved)]) if self._is_known else ()
 
     @property
     def state(self) -> Record:
         """The user's own object beside the transcript, as read last."""
         head = self._view.head
-        return {} if head is None or not self._has_news else dict(codec.copied(head.state))
+        return {} if head is None or not self._is_known else dict(codec.copied(head.state))
 
     @property
-    def _has_news(self) -> bool:
-        """Whether the transcript was read, or a turn saved, since this object was made: what others knew before is old."""
-        return bool(self._view.news > self._old_news)
+    def _is_known(self) -> bool:
+        """Whether the transcript, of this object's scope, was read since this was made; what others knew before is old."""
+        head = self._view.head
+        same_scope = head is None or self.scope in (None, head.scope)
+        return same_scope and self._view.news > self._old_news
+
+    async def _read(self) -> None:
+        self._turns.require_scope(await self._view.refresh())
 
     async def load(self) -> Sequence[Message]:
-        """Read what is new of the transcript, and return all of its messages. Reading never creates anything."""
-        await self._view.refresh()
+        """Read what is new of the transcript, and return all of its messages. Reading never creates anything.
+
+        Raises:
+            InvalidArgumentError: The session has another scope.
+        """
+        await self._read()
         return self.messages
 
     def on(self, listener: Callable[[Any], Awaitable[None] | None]) -> Callable[[], None]:
@@ -215,11 +224,13 @@ class Session:
             The turn's result, or `None` if none is pending.
 
         Raises:
+            InvalidArgumentError: The session has another scope.
             SessionAwaitingApprovalError: It waits for decisions.
             SessionBusyError: Somebody else runs it.
             SessionConflictError: Other records came in, and `rebase` is False.
         """
         async with self._journal.calls.served():
+            await self._turns.require_own_scope()
             while (found := await self._journal.pending()) is not None:
                 await self._journal.require_decided(found)
                 result = await self._journal.resume(found, rebase=rebase)
@@ -228,13 +239,22 @@ class Session:
             return None
 
     async def pending(self) -> PendingTurn | None:
-        """Return what is known of a turn that has not ended, or `None`; one that is only to be saved is saved."""
+        """Return what is known of a turn that has not ended, or `None`; one that is only to be saved is saved.
+
+        Raises:
+            InvalidArgumentError: The session has another scope.
+        """
+        await self._turns.require_own_scope()
         return await self._journal.shown()
 
     async def result(self, run_id: str) -> TurnResult | None:
-        """Return the result of a turn of this session that is in the transcript, or `None`."""
+        """Return the result of a turn of this session that is in the transcript, or `None`.
+
+        Raises:
+            InvalidArgumentError: The session has another scope.
+        """
         check_run_id(run_id)
-        await self._view.refresh()
+        await self._read()
         return result_of(self._view.read, run_id)
 
     async def discard_pending(self, *, force: bool = False) -> bool:
@@ -245,8 +265,12 @@ class Session:
 
         Returns:
             Whether a turn was dropped.
+
+        Raises:
+            InvalidArgumentError: The session has another scope; nothing was changed.
         """
         async with self._journal.calls.served():
+            await self._turns.require_own_scope()
             return await discard(self._journal, self._channel, force=force)
 
     async def abort(self) -> bool:
@@ -258,6 +282,8 @@ class Session:
             Whether there was a turn, and it is over: dropped, or saved if it was about to be.
 
         Raises:
+            InvalidArgumentError: The session has another scope; nothing was stopped.
+            AgentChangedError: It is another agent's; nothing was stopped.
             SessionBusyError: Somebody else runs it.
             StoreUnavailableError, OutcomeUnknownError: It is stopped, and may not be dropped: it may still be pending.
         """
@@ -268,7 +294,10 @@ class Session:
                 runner = await place.next_runner()
                 if runner is None:
                     async with place.served():
+                        await self._turns.require_own_scope()
                         return await discard(self._journal, self._channel, force=False)
+        self._turns.require_scope(self._view.head)  # which the turn has read, so that nobody needs the store for this
+        self._journal.require_own(runner.journal)
         await runner.abort()
         if isinstance(runner.failure, Exception):
             raise runner.failure
@@ -278,12 +307,14 @@ class Session:
         """Empty the transcript; a turn that nobody runs is dropped. The `state` stays, it is the user's.
 
         Raises:
+            InvalidArgumentError: The session has another scope; nothing was changed.
             SessionAwaitingApprovalError: A turn waits for decisions; nothing was changed.
             SessionBusyError: Somebody else runs the conversation; nothing was changed.
             SessionConflictError: Somebody else took the clearing over, and had not finished it.
             UnsupportedOperationError: The session store cannot replace; nothing was changed.
         """
         async with self._journal.calls.served():
+            await self._turns.require_own_scope()
             await clear(self._journal, self._view, self._channel)
 
     async def compact(
@@ -303,7 +334,7 @@ class Session:
             What was done; `replaced == 0` if there was nothing to replace, and nothing was changed.
 
         Raises:
-            InvalidArgumentError: An option is wrong; nothing was changed.
+            InvalidArgumentError: An option is wrong, or the session has another scope; nothing was changed.
             SummaryError: The summary is empty, or no text; nothing was changed.
             SessionAwaitingApprovalError: A turn waits for decisions; nothing was changed.
             SessionBusyError: A turn is pending, or somebody else runs the conversation; nothing was changed.
@@ -315,6 +346,7 @@ class Session:
         options = CompactionOptions(keep=keep, summarize=summarize, archive=archive)
         try:
             async with self._journal.calls.served():
+                await self._turns.require_own_scope()
                 return await compact(self._journal, self._view, self._channel, options)
         finally:
             await self._channel.catch_up()
@@ -327,8 +359,12 @@ class Session:
             await self._channel.catch_up()
 
     async def history(self) -> Sequence[Message]:
-        """Return all messages of the conversation, also those of which archives were kept when it was compacted."""
-        await self._view.refresh()
+        """Return all messages of the conversation, also those of which archives were kept when it was compacted.
+
+        Raises:
+            InvalidArgumentError: The session has another scope.
+        """
+        await self._read()
         return await whole_history(self.store, self.id, self._view.read)
 
     async def fork(
@@ -348,12 +384,14 @@ class Session:
 
         Raises:
             InvalidIdError: The id breaks its rule; nothing was changed.
-            InvalidArgumentError: There is nothing to copy, or `at` is no place to cut; nothing was changed.
+            InvalidArgumentError: There is nothing to copy, the session has another scope, or `at` is no place to cut; nothing was
+                changed.
             SessionExistsError: The id is taken; nothing was changed.
             OutcomeUnknownError: The new session may exist, whole.
         """
         whole = TranscriptView(self.store.sessions, self.id, whole=True)
         source = await whole.refresh()
+        self._turns.require_scope(source)
         if source is None:
             raise InvalidArgumentError("session", f"{self.id} does not exist: there is nothing to copy")
         records = forked(whole.read.records, at)

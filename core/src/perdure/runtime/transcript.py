@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from perdure import codec
-from perdure.errors import StoreCorruptedError
+from perdure.errors import StoreCorruptedError, StoreError
 from perdure.recent import memory_of
 from perdure.runtime.digest import Digest
 from perdure.runtime.history import SAME_LIFE
@@ -43,7 +42,7 @@ class TranscriptView:
         session_id: str,
         *,
         whole: bool = False,
-        keep: Callable[[str, int], None] | None = None,
+        keep: Callable[[str, object, int], None] | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -51,7 +50,7 @@ class TranscriptView:
             sessions: Where the transcript is.
             session_id: Whose.
             whole: Whether to keep the records, too.
-            keep: Takes the id, and how many bytes of memory this holds, each time that that changes.
+            keep: Takes the id, this, and how many bytes of memory it holds, each time that that changes.
         """
         self.sessions = sessions
         self.session_id = session_id
@@ -62,32 +61,42 @@ class TranscriptView:
         self._keep = keep
         self._saved: list[Record] = []
         self._shown: list[Message] = []
-        self._reading = asyncio.Lock()
 
     async def refresh(self) -> Transcript | None:
         """Read what is new, or all of it when it was rewritten; return the head, `None` if there is no session."""
-        async with self._reading:  # two that read the same news would both take it in
-            return await self._refresh()
-
-    async def _refresh(self) -> Transcript | None:
-        found = await self._read(self.head, self.read.count)
-        goes_on = found is not None and found[0] is not None
-        while found is None:  # what was read before is no part of it: read all of it
-            found = await self._read(None, 0)
-        head, new = found
+        while True:
+            news = self.news
+            found = await self._read(self.head, self.read.count)
+            goes_on = found is not None and found[0] is not None
+            while found is None:  # what was read before is no part of it: read all of it
+                found = await self._read(None, 0)
+            if (
+                news == self.news
+            ):  # else somebody has read the same news meanwhile, or saved a turn: what is behind that?
+                break
+        self.head, new = found
         if goes_on:
             self.read.extend(new)
         else:  # not emptied: a turn may hold its messages
             self.read = new
-        self.head, self._saved, self._shown = head, [], []
-        self._has_news(0)
-        return head
+        self._saved, self._shown = [], []
+        self._has_news()
+        return self.head
 
-    def _has_news(self, beside: int) -> None:
+    async def refresh_if_possible(self) -> None:
+        """Read what is new, behind something that is done; if that fails, forget all, which the next call reads again."""
+        try:
+            await self.refresh()
+        except StoreError:
+            self.head, self.read, self._saved, self._shown = None, Digest(whole=self._whole), [], []
+            self._has_news()
+
+    def _has_news(self) -> None:
         self.news += 1
         if self._keep is not None:
             state = 0 if self.head is None else memory_of(self.head.state)
-            self._keep(self.session_id, _EMPTY + state + self.read.weight + beside)
+            # What was saved is there twice: as it was written, and as it is shown.
+            self._keep(self.session_id, self, _EMPTY + state + self.read.weight + 2 * memory_of(self._saved))
 
     async def _read(self, known: Transcript | None, place: int) -> tuple[Transcript | None, Digest] | None:
         """Read what is behind a place, in pages: their bytes and their records are in memory page by page.
@@ -100,17 +109,22 @@ class TranscriptView:
             The head as of which all is read, `None` if there is no session, and what was read; or `None` if what was
             read before is no part of the session any more.
         """
-        new = Digest(whole=self._whole)
+        new, last = Digest(whole=self._whole), self.read.last if place else None
         while True:
             so_far = place + new.count
-            part = await self.sessions.load(self.session_id, after=so_far, limit=PAGE)
+            # With the last record that is known: a copy of an earlier state may have come to the same version.
+            overlap = 0 if last is None else 1
+            part = await self.sessions.load(self.session_id, after=so_far - overlap, limit=PAGE)
             if part is None:
                 return None, Digest(whole=self._whole)
-            if known is not None and not _continues(known, part, so_far):
+            if known is not None and not (
+                _continues(known, part, so_far) and list(part.records[:overlap]) == [last][:overlap]
+            ):
                 return None
-            if not part.records and so_far < part.count:
+            records = [*part.records[overlap:]]
+            if not records and so_far < part.count:
                 raise StoreCorruptedError(f"session {self.session_id}", "it has fewer records than it says")
-            known, records = replace(part, records=()), [*part.records]
+            known, last = replace(part, records=()), None
             del part
             new.add(_taken_off(records))
             if place + new.count >= known.count:
@@ -120,7 +134,7 @@ class TranscriptView:
         """Show a turn that was saved just now, behind so many records, without reading it again if it was read already."""
         if records[0]["run_id"] not in self.read.runs[self.read.messages_in(base_count) :]:
             self._saved.extend(records)
-        self._has_news(memory_of(self._saved))
+        self._has_news()
 
     @property
     def saved(self) -> Sequence[Message]:
@@ -142,5 +156,6 @@ def _continues(known: Transcript, new: Transcript, count: int) -> bool:
         new.created_at == known.created_at
         and new.rewritten <= known.version
         and 0 <= new.version - known.version < SAME_LIFE
+        and (new.version > known.version or new.updated_at == known.updated_at)
         and new.count >= count
     )

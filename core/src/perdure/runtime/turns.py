@@ -106,6 +106,7 @@ class Turns:
     async def submit(self, call: Call) -> str:
         """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
         async with self.journal.calls.served():
+            await self.require_own_scope()
             try:
                 found = await self.journal.settled()
             except SessionBusyError:
@@ -115,7 +116,6 @@ class Turns:
                 return known
             if found is not None and found.head.status != IDLE:
                 if call.named and _holds(found, call):
-                    await self._require_own_scope()
                     return found.head.run_id or ""
                 if found.head.status != FINISHED:
                     raise busy(found)
@@ -146,7 +146,7 @@ class Turns:
         while (runner := await place.next_runner()) is not None:
             if runner.agent.name != self.agent.name:
                 continue
-            await self._require_own_scope()
+            await self.require_own_scope()
             if not runner.state.holds(call.input_id):
                 if accepted_by is not None:
                     continue  # it is in no journal any more, and is not given a second time
@@ -206,6 +206,7 @@ class Turns:
         if policy is None:
             return
         async with self.journal.calls.served():
+            await self.require_own_scope()
             found = await self.journal.settled()
             if found is None or found.head.status == IDLE:
                 await self._compacted(found, policy, None)
@@ -230,7 +231,7 @@ class Turns:
             found = await self._not_busy(call)
             if found is None or found.head.status == IDLE:
                 return found
-            await self._require_own_scope()
+            await self.require_own_scope()
             self.journal.require_own(found)
             if found.head.failed and found.head.status != FINISHED and self._has_tried(found):
                 raise TurnFailedError(
@@ -282,7 +283,7 @@ class Turns:
                 await self.store.sessions.append(self.key, [], expected_version=0, scope=self.scope)
         self.require_scope(found)
 
-    async def _require_own_scope(self) -> None:
+    async def require_own_scope(self) -> None:
         """Raise if the session was created for another scope, before anything of it is told or changed."""
         if self.scope is not None:
             self.require_scope(await self.store.sessions.load(self.key, limit=0))
@@ -319,7 +320,7 @@ class Turns:
             found = await self._not_busy(call)
             if found is None or not _holds(found, call):
                 return await self._ended(call)
-            await self._require_own_scope()
+            await self.require_own_scope()
             self.journal.require_own(found)
             left = await undecided(self.store, found.head)
             if left:
@@ -332,7 +333,7 @@ class Turns:
         """Return the run that has an input already, also while somebody else runs it; `None` if none has."""
         found = await self.store.checkpoints.load(self.key)
         if found is not None and found.head.status in TURN_STATUSES and _holds(found, call):
-            await self._require_own_scope()
+            await self.require_own_scope()
             return found.head.run_id
         ended = await self._ended(call)
         return None if ended is None else ended.run_id

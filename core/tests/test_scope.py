@@ -1,0 +1,78 @@
+"""A session object of another scope sees nothing of a conversation, and changes nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from core.tests.processes import everything
+
+from perdure import Agent, AgentStore, Session
+from perdure.errors import AgentChangedError, InvalidArgumentError
+from perdure.models import FunctionModel, ModelRequest, ModelResponse
+
+pytestmark = pytest.mark.anyio
+
+
+async def echo(request: ModelRequest) -> ModelResponse:
+    return ModelResponse(f"re: {request.messages[-1].text}")
+
+
+def agent(store: AgentStore, name: str = "agent") -> Agent:
+    return Agent(name=name, model=FunctionModel(echo), store=store)
+
+
+USES: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "load": lambda session: session.load(),
+    "history": lambda session: session.history(),
+    "result": lambda session: session.result("any-run"),
+    "fork": lambda session: session.fork(),
+    "clear": lambda session: session.clear(),
+    "compact": lambda session: session.compact(keep=0, summarize=lambda _: "sum"),
+    "pending": lambda session: session.pending(),
+    "resume": lambda session: session.resume(),
+    "discard": lambda session: session.discard_pending(force=True),
+    "abort": lambda session: session.abort(),
+    "send": lambda session: session.send("mine"),
+    "submit": lambda session: session.submit("mine"),
+    "update": lambda session: session.update_state(lambda state: {**state, "mine": True}),
+}
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["idle", "pending"])
+@pytest.mark.parametrize("use", USES)
+async def test_another_scope_is_refused(store: AgentStore, use: str, pending: bool) -> None:
+    owner = agent(store).session("s", scope="acme")
+    await owner.send("secret")
+    await owner.update_state(lambda _: {"secret": True})
+    await owner.load()
+    if pending:
+        await owner.submit("more")
+    before = await everything(store)
+    for scope in ("other", ""):
+        session = agent(store).session("s", scope=scope)
+        with pytest.raises(InvalidArgumentError, match="scope"):
+            await USES[use](session)
+        assert (session.messages, session.state) == ((), {})
+    assert await everything(store) == before
+    assert len(await agent(store).session("s").load()) == 2  # without a scope nobody is asked for it
+
+
+async def test_a_turn_that_runs_is_stopped_by_no_other_scope_and_no_other_agent(store: AgentStore) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: ModelRequest) -> ModelResponse:
+        asked.set()
+        await go_on.wait()
+        return ModelResponse("done")
+
+    mine = Agent(name="mine", model=FunctionModel(answer), store=store)
+    turn = asyncio.create_task(mine.session("s", scope="acme").send("go"))
+    await asked.wait()
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await agent(store, "mine").session("s", scope="other").abort()
+    with pytest.raises(AgentChangedError, match="belongs to the agent 'mine'"):
+        await agent(store, "other").session("s", scope="acme").abort()
+    go_on.set()
+    assert (await turn).text == "done"
