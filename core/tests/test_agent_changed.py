@@ -7,9 +7,9 @@ from typing import Any, get_args
 import pytest
 from core.tests.processes import another, die_at
 
-from perdure import Agent, AgentStore, ToolCall, tool
+from perdure import Agent, AgentStore, ToolCall, codec, tool
 from perdure.errors import AgentChangedError, InvalidArgumentError, TurnFailedError
-from perdure.models import ModelError, ScriptedModel
+from perdure.models import FunctionModel, ModelError, ModelRequest, ModelResponse, ScriptedModel
 from perdure.runtime.agent import OnChange
 from perdure_conformance.interception import Interception
 
@@ -49,6 +49,29 @@ CHANGES: dict[str, dict[str, Any]] = {
 async def begun(store: AgentStore) -> None:
     """Have a process die when its model has answered."""
     await die_at(store, 3, lambda used: agent(used).session("s").send("go"))
+
+
+async def test_a_model_that_changes_the_schemas_that_it_is_told_changes_no_agent(store: AgentStore) -> None:
+    """An adapter bends schemas to what its provider takes; a turn that was begun behind that goes on with the agent as it was."""
+    seen: list[Any] = []
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        for schema in request.tools:
+            seen.append(codec.copied(schema.parameters))
+            schema.parameters["properties"]["what"].pop("title")
+            schema.parameters["strict"] = True
+        return ModelResponse("", [ToolCall("c", "look")] if request.messages[-1].role == "user" else [])
+
+    def bending(used: AgentStore) -> Agent:
+        return Agent(model=FunctionModel(answer), tools=[look_closer], store=used, on_change="error")
+
+    first = bending(store)
+    before = first.fingerprint
+    await first.session("s").send("one")
+    await die_at(store, 3, lambda used: first.using(used).session("s").send("two"))
+    assert await bending(store).session("s").resume() is not None
+    assert first.fingerprint == before
+    assert all(schema == look_closer.parameters for schema in seen)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -128,10 +128,10 @@ class Tool:
             if duration is not None and (not isinstance(duration, timedelta) or duration < timedelta(0)):
                 raise InvalidArgumentError(name, "must be a timedelta of 0 or more, or None")
 
-    @functools.cached_property
+    @property
     def schema(self) -> ToolSchema:
-        """What a model is told."""
-        return ToolSchema(self.name, self.description, self.parameters)
+        """What a model is told: made anew each time, since adapters change schemas to what their provider takes."""
+        return ToolSchema(self.name, self.description, codec.copied(self.parameters))
 
     @functools.cached_property
     def _is_async(self) -> bool:
