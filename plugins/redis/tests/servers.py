@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -107,6 +108,16 @@ class Server:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def pause(self) -> None:
+        """Let the process hang: its connections stay, and it answers nothing. `kill` ends it all the same."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
         self.kill()

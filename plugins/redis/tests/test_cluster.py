@@ -1,7 +1,8 @@
 """A real cluster: slots that move, masters that die, listings that are merged."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,39 @@ async def test_a_dead_master_takes_only_its_own(tmp_path: Path, append: Maker) -
             assert found.version in {1, 2}
         assert await all_of(journal, "id", 50) == sorted(names)
         await journal.close()
+
+
+async def test_a_master_that_hangs_takes_only_its_own(
+    tmp_path: Path, append: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(tmp_path) as cluster:
+        journal = RedisJournal.from_url(StoreURL.parse(cluster.url + "?namespace=hangs"))
+        await journal.open()
+        slot, hangs, taker = await slot_of(cluster, journal, "s")
+        alive, *_ = [name for name in "abcdefghi" if (await slot_of(cluster, journal, name))[1] is taker]
+        for name in ("s", alive):
+            await journal.write([append(name, b"1", first=1)])
+        hangs.pause()
+        # Whoever asks for the map asks it first.
+        monkeypatch.setattr(random, "shuffle", lambda nodes: nodes.sort(key=lambda node: node.port != hangs.port))
+        await give_up(journal, journal.read(Key(Part.SESSIONS, "s")))
+        assert await journal.write([append(alive, b"2")]) == (2,)
+        for node in cluster.nodes:
+            if node is not hangs:
+                node.ask("CLUSTER", "SETSLOT", slot, "NODE", cluster.node_id(taker))
+        await give_up(journal, journal.read(Key(Part.SESSIONS, "s")))
+        assert await journal.write([append("s", b"1", first=7)]) == (7,)
+        await journal.close()
+
+
+async def give_up(journal: RedisJournal, call: Coroutine[Any, Any, Any]) -> None:
+    """Cancel a call when it waits for its answer."""
+    task = asyncio.create_task(call)
+    while not journal._route._deadlines.running:  # noqa: ASYNC110  # reason: progress, not time
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_each_node_may_lose_its_scripts(cluster: Cluster, journal: RedisJournal, append: Maker) -> None:

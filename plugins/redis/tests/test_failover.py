@@ -8,6 +8,7 @@ from plugins.redis.tests.proxy import Proxy
 from plugins.redis.tests.servers import Server
 from redis.asyncio import Redis
 
+import perdure
 from perdure.backend import (
     Append,
     Key,
@@ -54,6 +55,20 @@ async def test_who_takes_over_lacks_the_scripts_and_perhaps_writes(
         with pytest.raises(VersionConflictError) as caught:
             await journal.write([append("lost", b"2", expected=3)])
         assert caught.value.actual == 0
+
+
+async def test_sentinels_that_hang_leave_time_for_the_one_that_answers(servers: Callable[..., Server]) -> None:
+    master = servers().start()
+    sentinels = [
+        servers(options={"sentinel": f"monitor mymaster 127.0.0.1 {master.port} 1"}, sentinel=True).start()
+        for _ in range(2)
+    ]
+    hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
+    for version, sentinel in enumerate(sentinels):
+        sentinel.pause()
+        async with perdure.open_store(f"redis+sentinel://{hosts}/mymaster?timeout=4") as store:
+            await store.sessions.append("s", [{"n": 1}], expected_version=version, version=None if version else 1)
+        sentinel.resume()
 
 
 @pytest.mark.soak

@@ -81,11 +81,13 @@ def _sentinel(url: StoreURL, options: Options, common: dict[str, Any]) -> Client
     service, _, db = url.path.strip("/").partition("/")
     if not service:
         raise _refused(url, "must name the master, as in redis+sentinel://host:26379/mymaster")
+    hosts = [(host.name or "localhost", host.port or SENTINEL_PORT) for host in _hosts(url)]
+    share = options.timeout / (
+        len(hosts) + 1
+    )  # they are asked in turn: however many hang, the call has time for the master
     login = {"username": options.sentinel_username, "password": _secret(options)}
-    manager = Sentinel(  # type: ignore[no-untyped-call]  # reason: redis-py does not type it
-        [(host.name or "localhost", host.port or SENTINEL_PORT) for host in _hosts(url)],
-        sentinel_kwargs=common | login,
-    )
+    times = {"socket_timeout": share, "socket_connect_timeout": share}
+    manager = Sentinel(hosts, sentinel_kwargs=common | login | times)  # type: ignore[no-untyped-call]  # reason: redis-py does not type it
     master = manager.master_for(service, db=_db(url, options, db), **common)
     return Clients(master, tuple(manager.sentinels))
 

@@ -17,7 +17,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from perdure.backend import StoreError, StoreUnavailableError
+from perdure.backend import StoreUnavailableError
 from perdure_redis.deadlines import Deadline, Deadlines
 from perdure_redis.failures import failure
 
@@ -207,7 +207,9 @@ class ClusterRoute(Route):
     """A cluster: each key has a slot, each slot a server, and both move."""
 
     cluster = True
-    _lost = False
+    _lost: str | None = (
+        None  # the node that failed since the map was read, "" if none in particular; None: the map is good
+    )
 
     async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
         node = await self._source(call, key)
@@ -223,7 +225,7 @@ class ClusterRoute(Route):
                 node = await self._source(call, key)
                 continue
             elif isinstance(redirection, ClusterDownError | ReadOnlyError):
-                self._lost = True  # somebody else takes over
+                self._lost = node.name  # somebody else takes over
             break
         return replies
 
@@ -235,21 +237,21 @@ class ClusterRoute(Route):
     async def _exchange_with(self, call: Call, node: ClusterNode, commands: Sequence[Command]) -> list[Any]:
         try:
             return await self._exchange(call, node, commands)
-        except StoreError:
-            self._lost = True  # the node may be gone: the next call asks who has its slots
+        except BaseException:  # a cancelled call too, which may have waited for long
+            self._lost = node.name  # it may be gone: the next call asks the others who has its slots
             raise
 
     async def _source(self, call: Call, key: bytes) -> ClusterNode:
         try:
             async with asyncio.timeout(self.timeout):
                 await self.client.initialize()
-                if self._lost:
-                    self._lost = False
-                    await self.client.nodes_manager.initialize()
+                if self._lost is not None:
+                    await self.client.nodes_manager.initialize(last_failed_node_name=self._lost)
+                    self._lost = None
                 node: ClusterNode = self.client.nodes_manager.get_node_from_slot(self.client.keyslot(key))
                 return node
         except Exception as error:
-            self._lost = True
+            self._lost = self._lost or ""
             raise failure(error, call, sent=False) from error
 
     async def _redirected(self, call: Call, to: AskError) -> ClusterNode:
@@ -258,7 +260,7 @@ class ClusterRoute(Route):
             node: ClusterNode | None = self.client.get_node(host=to.host, port=to.port)
             if node is not None:
                 return node
-            self._lost = True
+            self._lost = ""
             await self._source(call, b"")
         raise failure(to, call, sent=False)
 
