@@ -11,9 +11,9 @@ import pytest
 
 from perdure.backend import Part
 from perdure_file.disk import Disk
-from perdure_file.guards import Patience
 from perdure_file.journal import FileJournal
 from perdure_file.salvage import salvage
+from perdure_file.waiting import Patience
 
 pytestmark = pytest.mark.anyio
 

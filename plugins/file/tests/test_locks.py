@@ -7,7 +7,7 @@ import gc
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from perdure.backend import (
 )
 from perdure_file.directory import Place
 from perdure_file.disk import Disk
-from perdure_file.guards import KEPT, Patience
-from perdure_file.journal import FileJournal
+from perdure_file.guards import KEPT
+from perdure_file.journal import THREADS, FileJournal
 from perdure_file.plugin import Options
+from perdure_file.waiting import Patience
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +37,7 @@ async def main():
     await journal.open()
     await journal.write([append("s", b"{}")])
     from perdure_file.directory import Place
-    from perdure_file.guards import Patience
+    from perdure_file.waiting import Patience
     with journal._guards.locked(Place(key("s")), Patience(30)):
         print("held", flush=True)
         sys.stdin.read()
@@ -280,6 +281,110 @@ async def test_cancelled_writes_are_whole_or_absent_and_the_next_call_is_answere
         assert len(items) % 2 == 0
     await journal.write([op.append("s", b"{}")])
     assert (await op.read(journal, "s")).count % 2 == 1
+
+
+@pytest.fixture
+async def held(root: Path, op: Any) -> AsyncIterator[tuple[FileJournal, Callable[[], None]]]:
+    """Hold the lock of a key as another process does that is stopped; answer an open journal, and what lets go."""
+    journal = FileJournal(root, busy_timeout=60)
+    await journal.open()
+    await journal.write([op.append("s", b"{}")])
+    lock = (root / "default/locks/sessions/s.lock").open("rb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield journal, lock.close
+    lock.close()
+    await journal.close()
+
+
+async def test_the_writers_of_one_key_take_one_thread_and_keep_their_order(held: Any, op: Any) -> None:
+    journal, let_go = held
+    before = threading.active_count()
+    writes = [asyncio.create_task(journal.write([op.append("s", b"{}")])) for _ in range(THREADS + 4)]
+    await asyncio.sleep(0)
+    assert await op.read(journal, "other") is None
+    assert await journal.write([op.append("other", b"{}", first=3)]) == (3,)
+    assert threading.active_count() == before + 1
+    assert not any(write.done() for write in writes)
+    let_go()
+    assert await asyncio.gather(*writes) == [(version,) for version in range(2, THREADS + 6)]
+
+
+async def test_a_writer_that_is_cancelled_behind_another_leaves_at_once_and_has_not_written(held: Any, op: Any) -> None:
+    journal, let_go = held
+    first, second, third = (
+        asyncio.create_task(journal.write([op.append("s", b'{"n":%d}' % number)])) for number in range(3)
+    )
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert not first.done()
+    let_go()
+    assert [await first, await third] == [(2,), (3,)]
+    assert list((await op.read(journal, "s")).items) == [b"{}", b'{"n":0}', b'{"n":2}']
+
+
+class Watched:
+    """A mutex that tells when somebody has found it taken."""
+
+    def __init__(self) -> None:
+        self.lock, self.found_taken = threading.Lock(), threading.Event()
+        self.release = self.lock.release
+
+    def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+        taken = self.lock.acquire(blocking=False)
+        if not taken:
+            self.found_taken.set()
+        return taken or (blocking and self.lock.acquire(timeout=timeout))
+
+
+async def test_a_cancelled_writer_waits_no_longer_behind_somebody_in_a_thread(held: Any, op: Any) -> None:
+    """As a reader is who looks once more, under the lock, at what seems damaged."""
+    journal, let_go = held
+    let_go()
+    guard = journal._guards.take(Place(op.key("s")))
+    guard.mutex = mutex = Watched()
+    with journal._guards.locked(guard.place, Patience(60)):
+        write = asyncio.create_task(journal.write([op.append("s", b"{}")]))
+        assert await asyncio.get_running_loop().run_in_executor(None, mutex.found_taken.wait, 10)
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+    assert (await op.read(journal, "s")).count == 1
+
+
+async def test_waiting_behind_another_writer_counts(held: Any, root: Path, op: Any) -> None:
+    journal = FileJournal(root, busy_timeout=0.05)
+    await journal.open()
+    writes = [journal.write([op.append("s", b"{}")]) for _ in range(3)]
+    for error in await asyncio.gather(*writes, return_exceptions=True):
+        assert isinstance(error, StoreUnavailableError)
+        assert "lock" in str(error)
+    await journal.close()
+
+
+async def test_closing_waits_for_all_writes_that_were_called(held: Any, op: Any) -> None:
+    journal, let_go = held
+    writes = [asyncio.create_task(journal.write([op.append("s", b"{}")])) for _ in range(3)]
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(journal.close())
+    await asyncio.sleep(0)
+    with pytest.raises(StoreClosedError):
+        await journal.write([op.append("s", b"{}")])
+    let_go()
+    await closing
+    assert [write.result() for write in writes] == [(2,), (3,), (4,)]
+
+
+def test_a_journal_whose_loop_has_died_within_a_write_closes_in_another(root: Path, op: Any) -> None:
+    journal, loop = FileJournal(root), asyncio.new_event_loop()
+    loop.run_until_complete(journal.open())
+    write = loop.create_task(journal.write([op.append("s", b"{}")]))
+    loop.run_until_complete(asyncio.sleep(0))
+    asyncio.run(journal.close())
+    assert descriptors(root) == []
+    loop.run_until_complete(write)
+    loop.close()
 
 
 async def test_waiting_does_not_block_the_loop(root: Path, op: Any) -> None:

@@ -11,11 +11,11 @@ import pytest
 from perdure.backend import StoreCorruptedError
 from perdure_file.directory import Place
 from perdure_file.disk import Disk
-from perdure_file.guards import Patience
 from perdure_file.journal import FileJournal
 from perdure_file.lines import _sealed
 from perdure_file.reports import TornWrite
 from perdure_file.salvage import salvage, verify
+from perdure_file.waiting import Patience
 
 pytestmark = pytest.mark.anyio
 

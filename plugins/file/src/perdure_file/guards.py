@@ -10,36 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
-import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
-from perdure.backend import StoreCorruptedError, StoreUnavailableError
+from perdure.backend import StoreCorruptedError
 from perdure_file.directory import LOCKS, Directory, Place
 from perdure_file.disk import identity
 
 if TYPE_CHECKING:
     from perdure_file.log import Log, Tail
+    from perdure_file.waiting import Patience
 
 KEPT: Final = 64
 """How many keys keep their descriptors while nobody writes them."""
-
-
-class Patience:
-    """How long somebody waits for a lock, who may be told to give up sooner."""
-
-    def __init__(self, seconds: float) -> None:
-        """Begin to wait."""
-        self._deadline = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left, or 0."""
-        return max(self._deadline - time.monotonic(), 0)
-
-    def give_up(self) -> None:
-        """Wait no longer."""
-        self._deadline = 0
 
 
 class Guard:
@@ -67,8 +51,7 @@ class Guard:
 
     def lock(self, patience: Patience, *, make: bool, look: bool) -> None:
         """Take the lock, and open the file that the key has now. A reader makes no lock where there is none."""
-        if not self.mutex.acquire(blocking=False) and not self.mutex.acquire(timeout=patience.left):
-            raise self._busy()
+        patience.wait(lambda: self.mutex.acquire(blocking=False), self.place)
         try:
             self._acquire(patience, make=make)
         except BaseException:
@@ -122,7 +105,6 @@ class Guard:
             self.close()
 
     def _acquire(self, patience: Patience, *, make: bool) -> None:
-        pause = 0.0005
         while True:
             folder = self._folder if self._folder is not None else self._find_folder(make=make)
             if folder is None:
@@ -132,11 +114,7 @@ class Guard:
                 if self._lock is None:
                     return
                 self._identity = identity(self._disk.status(self._lock))
-            while not self._directory.lock(self._lock):
-                if not patience.left:
-                    raise self._busy()
-                time.sleep(pause)  # in a thread; the kernel has no lock that waits for a limited time
-                pause = min(pause * 2, 0.01)
+            patience.wait(partial(self._directory.lock, self._lock), self.place)
             if self._is_at_its_name(folder):
                 return
             self._close_lock()
@@ -199,9 +177,6 @@ class Guard:
         folder = self._directory.find(self.place.part)
         there = folder is not None and self._disk.status_at(self.place.file, folder) is not None
         return not there and not self.marked
-
-    def _busy(self) -> StoreUnavailableError:
-        return StoreUnavailableError("write", self.place.key.id, "another writer holds its lock for too long")
 
 
 class Held:
@@ -279,7 +254,7 @@ class Guards:
             guard.close()
 
 
-_all: weakref.WeakSet[Guards] = weakref.WeakSet()
+_all: WeakSet[Guards] = WeakSet()
 
 
 def _abandon_all() -> None:

@@ -32,9 +32,10 @@ from perdure.backend import (
 from perdure_file.changes import Changes
 from perdure_file.directory import READ_ONLY, Directory, Place
 from perdure_file.disk import DISK, Disk
-from perdure_file.guards import Guards, Patience
+from perdure_file.guards import Guards
 from perdure_file.reports import TornWrite, log_torn_write
 from perdure_file.threads import Threads
+from perdure_file.waiting import Patience, Queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +83,7 @@ class FileJournal(Journal):
         self.capabilities = Capabilities(durable=True, shared=shared)
         root = str(Path(directory).absolute())  # a later `chdir` is harmless
         self._directory = Directory(disk, root, namespace, self.title, shared=shared)
-        self._guards = Guards(self._directory)
+        self._guards, self._queues = Guards(self._directory), Queues()
         self._busy_timeout = busy_timeout
         self._read_only = read_only
         self._changes = Changes(self._directory, on_torn_write)
@@ -108,7 +109,8 @@ class FileJournal(Journal):
         forgotten = weakref.finalize(self, _forget, self._threads, self._guards, self._directory, self._process)
         forgotten.atexit = False
         try:
-            await self._run("open", self.title, self._directory.enter if self._read_only else self._directory.open)
+            enter = self._directory.enter if self._read_only else self._directory.open
+            await _run(self._threads, "open", self.title, enter)
         except BaseException:
             await self.close()
             self._threads, self._closing = None, None
@@ -118,7 +120,7 @@ class FileJournal(Journal):
         """Let the calls under way finish, refuse new ones, and release everything."""
         loop = asyncio.get_running_loop()
         if self._closing is None:
-            self._closing = loop.run_in_executor(None, self._close)
+            self._closing = loop.create_task(self._finish())
         if self._closing.get_loop() is loop:
             await asyncio.shield(self._closing)
 
@@ -126,15 +128,19 @@ class FileJournal(Journal):
         self, key: Key, *, after: int = 0, limit: int | None = None, last: int | None = None
     ) -> JournalSnapshot | None:
         """Read the end of the file, and the items that are asked for, without a lock."""
-        return await self._run("read", key.id, lambda: self._read(Place(key), after, limit, last))
+        return await _run(self._opened(), "read", key.id, lambda: self._read(Place(key), after, limit, last))
 
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Write one operation in one hop to a thread: lock, look, write, sync, release."""
         if len(operations) != 1:
             raise UnsupportedOperationError(self.title, "atomic")
         (operation,) = operations
-        patience = Patience(self._busy_timeout)
-        return (await self._run("write", operation.key.id, lambda: self._write(operation, patience), patience),)
+        threads, patience = self._opened(), Patience(self._busy_timeout)
+        queue = await self._queues.join(_place(operation.key), patience)
+        try:
+            return (await _run(threads, "write", operation.key.id, lambda: self._write(operation, patience), patience),)
+        finally:
+            self._queues.leave(queue)
 
     async def scan(
         self,
@@ -164,26 +170,15 @@ class FileJournal(Journal):
             )
             return list(islice(infos, limit)) if order == "id" else _page(infos, order, after, limit)
 
-        return await self._run("scan", part.value, scan)
+        return await _run(self._opened(), "scan", part.value, scan)
 
-    async def _run(self, operation: str, key: str, work: Callable[[], T], patience: Patience | None = None) -> T:
-        """Run work in a thread, the one way to the disk. A call that is cancelled is done whole or not begun.
-
-        Args:
-            operation: What it is, for messages.
-            key: What it is about, for messages.
-            work: What to do.
-            patience: That of a write. Its cancellation is passed on when the thread has ended, so that whoever reads then
-                reads the outcome.
-        """
+    def _opened(self) -> Threads:
+        """Return the threads, if this may be used."""
         if self._threads is None or self._closing is not None:
             raise StoreClosedError(self.title)
         if self._process != os.getpid():
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
-        try:
-            return await self._threads.run(work, None if patience is None else patience.give_up)
-        except OSError as error:  # where a write is in doubt, it has been said already
-            raise StoreUnavailableError(operation, key, describe(error)) from error
+        return self._threads
 
     def _write(self, operation: Operation, patience: Patience) -> int:
         with self._guards.locked(_place(operation.key), patience) as guard:
@@ -225,10 +220,34 @@ class FileJournal(Journal):
         finally:
             log.close()
 
-    def _close(self) -> None:
-        if self._threads is not None and self._process == os.getpid():
-            self._threads.join()
-            _release(self._guards, self._directory, self._process)
+    async def _finish(self) -> None:
+        threads = self._threads
+        if threads is not None and self._process == os.getpid():
+            await self._queues.end()
+            await asyncio.get_running_loop().run_in_executor(None, self._end, threads)
+
+    def _end(self, threads: Threads) -> None:
+        threads.join()
+        _release(self._guards, self._directory, self._process)
+
+
+async def _run(
+    threads: Threads, operation: str, key: str, work: Callable[[], T], patience: Patience | None = None
+) -> T:
+    """Run work in a thread, the one way to the disk. A call that is cancelled is done whole or not begun.
+
+    Args:
+        threads: Of an open journal.
+        operation: What it is, for messages.
+        key: What it is about, for messages.
+        work: What to do.
+        patience: That of a write. Its cancellation is passed on when the thread has ended, so that whoever reads then
+            reads the outcome.
+    """
+    try:
+        return await threads.run(work, None if patience is None else patience.give_up)
+    except OSError as error:  # where a write is in doubt, it has been said already
+        raise StoreUnavailableError(operation, key, describe(error)) from error
 
 
 _place = lru_cache(maxsize=1024)(Place)

@@ -20,7 +20,7 @@ from perdure.backend import Head, InvalidArgumentError, Key, Part, PerdureError,
 from perdure_file.changes import Changes
 from perdure_file.directory import READ_ONLY, SUFFIX, Directory, Place
 from perdure_file.disk import DISK, Disk
-from perdure_file.guards import Guards, Patience
+from perdure_file.guards import Guards
 from perdure_file.lines import (
     COMMIT,
     BadLineError,
@@ -36,6 +36,7 @@ from perdure_file.lines import (
 )
 from perdure_file.names import to_id
 from perdure_file.reports import damage, log_torn_write
+from perdure_file.waiting import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
