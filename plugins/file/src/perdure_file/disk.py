@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -25,7 +28,10 @@ class Disk:
 
     def open(self, name: str, flags: int, directory: int | None) -> int:
         """Open a file, or make it for nobody but its owner. It never waits, not even for a pipe's other end."""
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=directory)
+        file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=directory)
+        if flags & os.O_CREAT and os.geteuid() == 0:
+            _hand_over(file, name, directory)
+        return file
 
     def close(self, file: int) -> None:
         """Close a descriptor."""
@@ -89,6 +95,12 @@ class Disk:
     def make_directory(self, name: str, directory: int | None) -> None:
         """Make a directory for nobody but its owner."""
         os.mkdir(name, 0o700, dir_fd=directory)
+        if os.geteuid() == 0:
+            made = self.open(name, os.O_RDONLY | os.O_DIRECTORY, directory)
+            try:
+                _hand_over(made, name, directory)
+            finally:
+                self.close(made)
 
     def names(self, directory: int) -> Sequence[str]:
         """List a directory."""
@@ -110,6 +122,17 @@ class Disk:
 def identity(status: os.stat_result) -> tuple[int, int]:
     """Return what is the same for two statuses of one file only."""
     return status.st_ino, status.st_dev
+
+
+def _hand_over(made: int, name: str, directory: int | None) -> None:
+    """Give what root has made to the owner of its folder: a command of an administrator locks no application out.
+
+    A file that has other names, too, was not made here. Some file systems and user namespaces let not even root do this.
+    """
+    with contextlib.suppress(OSError):
+        status, folder = os.fstat(made), os.stat(Path(name).parent, dir_fd=directory)
+        if status.st_uid == 0 and (stat.S_ISDIR(status.st_mode) or status.st_nlink == 1):
+            os.fchown(made, folder.st_uid, folder.st_gid)
 
 
 DISK = Disk()
