@@ -275,3 +275,73 @@ def test_what_is_left_open_does_not_keep_the_process_alive(name: str, tmp_path: 
     if name in ("a detached turn", "a stream", "a tool in a thread"):
         assert told == ""
         assert finish(start(RESUMED, tmp_path)) == (0, ["in-progress None", "Done."], "")
+
+
+AT_SHUTDOWN = {
+    "a stream in a generator": (
+        """
+session = make(store, stuck).session("s1")
+
+def events():
+    with session.stream("Go") as run:
+        yield from run
+
+shown = events()
+next(shown)
+""",
+        [],
+    ),
+    "a store in a generator": (
+        """
+def opened():
+    with blocking.open_store("sqlite:agent.db") as store:
+        yield store
+
+store = next(kept := opened())
+""",
+        [],
+    ),
+    "a call, a property and a plain method": (
+        """
+class Late:
+    def __del__(self):
+        for call in (session.load, lambda: session.messages, lambda: agent.session("s2"), store.close):
+            try:
+                call()
+            except blocking.BlockingCallError as error:
+                say(error)
+
+agent = make(store, stuck)
+session = agent.session("s1")
+session.messages
+store.close()
+late = Late()
+""",
+        [
+            f"{call} cannot wait here: the interpreter is shutting down"
+            for call in ("Session.load", "Session.messages", "Agent.session", "AgentStore.close")
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_SHUTDOWN)
+def test_what_comes_while_the_interpreter_shuts_down_does_not_hang(name: str, tmp_path: Path) -> None:
+    script, said = AT_SHUTDOWN[name]
+    ended = finish(start('store = blocking.open_store("sqlite:agent.db")\n' + script, tmp_path))
+    assert ended == (0, said, "")
+
+
+def test_the_first_call_of_all_while_the_interpreter_shuts_down_is_refused(tmp_path: Path) -> None:
+    script = """
+class Late:
+    def __del__(self):
+        try:
+            blocking.open_store("sqlite:agent.db")
+        except blocking.BlockingCallError as error:
+            say(error)
+
+late = Late()
+"""
+    said = ["The first blocking call cannot wait here: the interpreter is shutting down"]
+    assert finish(start(script, tmp_path)) == (0, said, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from types import FunctionType, TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -37,7 +38,7 @@ class Facade:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         loop = loop_thread()
-        self._target = loop.call(_bound(loop, self._of, args, kwargs))
+        self._target = loop.call(self._of.__name__, _bound(loop, self._of, args, kwargs))
         # An agent without a store has nothing of the loop: a forked child may give it one.
         self._home = None if getattr(self._target, "store", self) is None else loop
 
@@ -119,7 +120,7 @@ def _called(of: type[Any], function: FunctionType | Callable[[Any], Any], *, wai
     def method(self: Facade, /, *args: Any, **kwargs: Any) -> Any:
         loop = _loop_of(self)
         call = _bound(loop, function, (self, *args), kwargs)
-        answer = loop.wait(title, call) if waiting else loop.call(call)
+        answer = loop.wait(title, call) if waiting else loop.call(title, call)
         return self if answer is self._target else _shown(answer, loop)
 
     return method
@@ -164,7 +165,7 @@ def _plain(function: FunctionType, loop: LoopThread) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        return loop.call(_bound(loop, function, args, kwargs))
+        return loop.call(function.__name__, _bound(loop, function, args, kwargs))
 
     return called
 
@@ -217,6 +218,8 @@ def _exit_by(leave: Leave) -> Callable[..., None]:
     def __exit__(  # noqa: N807  # reason: it is that method
         self: Facade, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if sys.is_finalizing():  # of a generator that was never ended; its turn was, and stays pending
+            return
         loop = loop_thread()
         if self._home in (None, loop):  # else a child was forked within the block, which is its parent's to leave
             # A generator with the block in it may be closed anywhere: by the collector also in the thread of a loop.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,11 +24,13 @@ EXIT_WAIT: Final = 1.0
 
 
 class BlockingCallError(PerdureError):
-    """A blocking call was made in a thread whose event loop it would stop. Nothing was done.
+    """A blocking call was made where it cannot wait: its thread's event loop would stop, or nobody is left to do it.
+
+    Nothing was done.
 
     Attributes:
         call: What was called.
-        reason: Whose event loop it is.
+        reason: Whose event loop it is, or that the interpreter is shutting down.
     """
 
     hint = (
@@ -45,17 +48,31 @@ class BlockingCallError(PerdureError):
         return f"{self.call} cannot wait here: {self.reason}"
 
 
+def refuse_at_shutdown(call: str) -> None:
+    """Refuse a call while the interpreter shuts down: other threads stand still by then, the loop's too."""
+    if sys.is_finalizing():
+        error = BlockingCallError(call, "the interpreter is shutting down")
+        error.hint = "Make the call before the program ends, not in a __del__ or a generator that the interpreter ends."
+        raise error
+
+
 class LoopThread:
     """An event loop that runs in a daemon thread for as long as the process lives."""
 
     def __init__(self) -> None:
+        refuse_at_shutdown("The first blocking call")
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(_Threads())
         self._unwatched: set[asyncio.Task[Any]] = set()
         threading.Thread(target=self._serve, name="perdure-blocking", daemon=True).start()
 
-    def call(self, function: Callable[[], T]) -> T:
-        """Call a plain function in the loop's thread, where nothing else runs meanwhile."""
+    def call(self, name: str, function: Callable[[], T]) -> T:
+        """Call a plain function in the loop's thread, where nothing else runs meanwhile.
+
+        Raises:
+            BlockingCallError: The interpreter is shutting down.
+        """
+        refuse_at_shutdown(name)
         if _running_loop() is self._loop:
             return function()
 
@@ -71,8 +88,9 @@ class LoopThread:
         interruption goes on.
 
         Raises:
-            BlockingCallError: An event loop runs in this thread, and would stand still.
+            BlockingCallError: An event loop runs in this thread, and would stand still; or the interpreter is shutting down.
         """
+        refuse_at_shutdown(name)
         running = _running_loop()
         if running is not None:
             own = "this is the thread of the blocking API's own event loop, as in an async tool, model or listener"
