@@ -351,6 +351,14 @@ def test_a_conversation_is_deleted_when_a_person_agrees(perdure: Perdure) -> Non
     assert perdure("delete", "order-7", "--yes", code=1).err.startswith("perdure delete: there is no conversation")
 
 
+@pytest.mark.parametrize(("key", "code", "told"), [("\x03", 130, "interrupted"), ("\x04", 1, "nothing was deleted")])
+def test_the_question_whether_to_delete_can_be_left(perdure: Perdure, key: str, code: int, told: str) -> None:
+    left = perdure.on_terminal("delete", "order-7", types=key, after="[y/N]")
+    assert left.code == code
+    assert f"perdure delete: {told}" in left.out.splitlines()[-1]
+    assert "order-7" in session_ids(perdure)
+
+
 def test_nobody_who_could_be_asked_means_no(perdure: Perdure) -> None:
     assert "Give --yes" in perdure("delete", "user-1", code=2).err
     assert "Give --yes" in perdure("delete", "user-1", "--json", code=2).error["hint"]

@@ -33,7 +33,12 @@ def delete(
 
     It asks first; without a terminal, and with --json, --yes is needed.
     """
-    result, code = asyncio.run(_delete(store, conversation, ask=not yes, force=force, as_json=as_json))
+    found, archives, told = asyncio.run(_look(store, conversation, ask=not yes))
+    if told is not None:  # outside the event loop, which would keep Ctrl-C from the question
+        _ask(told, as_json=as_json)
+    left = asyncio.run(_delete(store, found, archives, force=force))
+    result = {"conversation": found.key, "removed": _removed(found, archives), "left": left}
+    code = ExitCode.FOUND if left else ExitCode.DONE
     if as_json:
         print_json("delete", result, code=code)
     elif result["left"]:
@@ -43,27 +48,30 @@ def delete(
     raise typer.Exit(code)
 
 
-async def _delete(
-    url: str | None, given: str, *, ask: bool, force: bool, as_json: bool
-) -> tuple[dict[str, Any], ExitCode]:
-    key = key_of(given)
-    async with opened(url) as store:
-        found = await read_conversation(store, key)
+async def _look(url: str | None, given: str, *, ask: bool) -> tuple[Conversation, list[str], str | None]:
+    """Return what there is to delete, the archives in it, and, to ask about it, all of it in words."""
+    async with opened(url, reading=True) as store:
+        found = await read_conversation(store, key_of(given))
         found.require(given)
         _require_session(found)
         archives = await _archives(store, found)
-        if ask:
-            await _ask(store, found, archives, as_json=as_json)
-        await store.delete_session(key, force=force)
-        left = await _left(store, found, archives)
-    removed = {
+        return found, archives, await _told(store, found, archives) if ask else None
+
+
+async def _delete(url: str | None, found: Conversation, archives: list[str], *, force: bool) -> list[str]:
+    """Delete it, and return what is left."""
+    async with opened(url) as store:
+        await store.delete_session(found.key, force=force)
+        return await _left(store, found, archives)
+
+
+def _removed(found: Conversation, archives: list[str]) -> dict[str, Any]:
+    return {
         "records": None if found.session is None else found.session.count,
         "archives": archives,
         "approvals": [approval.id for approval in found.approvals],
         "turn": None if found.journal is None or found.journal.head.status == IDLE else found.journal.head.run_id,
     }
-    result = {"conversation": key, "removed": removed, "left": left}
-    return result, ExitCode.FOUND if left else ExitCode.DONE
 
 
 def _require_session(found: Conversation) -> None:
@@ -79,17 +87,28 @@ async def _archives(store: AgentStore, found: Conversation) -> list[str]:
     return list(dict.fromkeys((*await readable_archives_of(store, found.key), *noted_archives(found.journal))))
 
 
-async def _ask(store: AgentStore, found: Conversation, archives: list[str], *, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
-        raise CommandError("nobody can be asked whether to delete", "Give --yes.", ExitCode.CANNOT)
+async def _told(store: AgentStore, found: Conversation, archives: list[str]) -> str:
     parts = ["no transcript" if found.session is None else f"{found.session.count} records"]
     parts += [f"{len(archives)} archives"] if archives else []
     parts += [f"{len(found.approvals)} approvals"] if found.approvals else []
     if found.journal is not None and found.journal.head.status != IDLE:
         parts.append(f"a turn ({standing(await turn_facts(store, found.journal))})")
     parts += [safe_line(problem) for problem in found.damaged]
-    say(f"{found.key}: {', '.join(parts)}", stderr=True)
-    if not await asyncio.to_thread(typer.confirm, "Delete it for good?", default=False, err=True):
+    return f"{found.key}: {', '.join(parts)}"
+
+
+def _ask(told: str, *, as_json: bool) -> None:
+    if as_json or not sys.stdin.isatty():
+        raise CommandError("nobody can be asked whether to delete", "Give --yes.", ExitCode.CANNOT)
+    say(told, stderr=True)
+    try:
+        agreed = typer.confirm("Delete it for good?", default=False, err=True)
+    except typer.Abort as stopped:  # it stands for Ctrl-C and for the end of the input
+        say(stderr=True)
+        if isinstance(stopped.__context__, KeyboardInterrupt):
+            raise stopped.__context__ from None
+        agreed = False
+    if not agreed:
         raise CommandError("nothing was deleted")
 
 
