@@ -327,6 +327,11 @@ CATALOGUE: tuple[Entry, ...] = (
         booleans as numbers, in drawn values | sessions-any-json-comes-back checkpoints-any-json-comes-back | any-change-is-found
         keys in lower case | sessions-keys-come-back checkpoints-keys-come-back | lowers-keys
         a list of one unwrapped | sessions-emptiness-comes-back checkpoints-emptiness-comes-back | unwraps-lists
+        items kept as text | sessions-items-come-back-byte-for-byte checkpoints-items-come-back-byte-for-byte approvals-items-come-back-byte-for-byte | ItemsAsText
+        blanks and line ends around items lost | sessions-items-come-back-byte-for-byte checkpoints-items-come-back-byte-for-byte approvals-items-come-back-byte-for-byte | StripsItems
+        items rewritten as JSON | sessions-items-come-back-byte-for-byte checkpoints-items-come-back-byte-for-byte approvals-items-come-back-byte-for-byte | RewritesJson
+        heads kept as text | sessions-heads-come-back-byte-for-byte checkpoints-heads-come-back-byte-for-byte approvals-heads-come-back-byte-for-byte | HeadsAsText ListsHeadsAsText
+        an empty head read as none given | sessions-heads-come-back-byte-for-byte checkpoints-heads-come-back-byte-for-byte approvals-heads-come-back-byte-for-byte | EmptyHeadsAreNone
         """,
     ),
     *chapter(

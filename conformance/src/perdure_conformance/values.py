@@ -49,6 +49,30 @@ EMPTINESS: tuple[Any, ...] = (
     ),
     {"a": {"b": None}, "c": [None, {}, [], ""]},
 )
+BYTES: tuple[bytes, ...] = (
+    *(
+        b"{}",
+        b"",
+        b"\xff\xfe",
+        b" blank ",
+        b"\n",
+        b"\r\n",
+        b"\ttwo\n\nlines\n",
+        b"\0nul\0",
+        b"no JSON",
+        bytes(range(256)),
+    ),
+    *(
+        b'{"b" : 1, "a": 1.0, "a": 2}\n',
+        b'"\\u00e9"',
+        b"\xef\xbb\xbf[]",
+        b"\xed\xa0\x80",
+        b"e\xcc\x81",
+        b"null",
+        b"base64==",
+    ),
+    bytes(range(256)) * 2**10,
+)
 TEXTS: tuple[Any, ...] = (
     *("\0", "a\0b", "\0\0", "end\0", "\ud800", "\udfff", "ok \ud800 end", "\udc00\ud800", "\udfff text"),
     *("😀", "a😀b", "\U0010ffff", "\uffff", "\ufffe", "\ufeffbom", "é", "e\u0301", "ﬁ", "Å", "\u212b", "\u1e9e"),

@@ -6,12 +6,13 @@ import asyncio
 import json
 import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from conformance.tests.faults.planting import HEAD, Fault, Items, Scene, outcome
+from conformance.tests.faults.planting import HEAD, Around, Fault, Items, Scene, outcome
 
+from perdure.backend import Append, Head, JournalInfo, Key, Part
 from perdure.journal.stores import JournalCheckpoints, JournalSessions
 
 
@@ -172,6 +173,58 @@ def _normal(value: Any) -> Any:
     return [_normal(one) for one in value] if isinstance(value, list) else value
 
 
+class ItemsAsText(Items):
+    """Items are kept as text: what is no UTF-8 is lost, though no JSON is."""
+
+    def one(self, item: bytes) -> bytes:
+        return item.decode("utf-8", "replace").encode()
+
+
+class StripsItems(Items):
+    """Blanks and line ends around an item, which JSON has none of, are lost."""
+
+    def one(self, item: bytes) -> bytes:
+        return item.strip()
+
+
+class RewritesJson(Items):
+    """Items that are JSON are kept as JSON, and written anew when they are read."""
+
+    def one(self, item: bytes) -> bytes:
+        try:
+            return json.dumps(json.loads(item), ensure_ascii=False, separators=(",", ":")).encode()
+        except ValueError:
+            return item
+
+
+class HeadsAsText(Around):
+    """The data of heads are kept as text."""
+
+    def change(self, operation: Any) -> Any:
+        if getattr(operation, "head", Head()).data is None:
+            return operation
+        data = operation.head.data.decode("utf-8", "replace").encode()
+        return replace(operation, head=replace(operation.head, data=data))
+
+
+class ListsHeadsAsText(Around):
+    """The data of heads are as they were when a key is read, and text in listings."""
+
+    async def scan(self, part: Part, **options: Any) -> Sequence[JournalInfo]:
+        found = await super().scan(part, **options)
+        data = [(info.head.data or b"").decode("utf-8", "replace").encode() for info in found]
+        return [replace(info, head=replace(info.head, data=one)) for info, one in zip(found, data, strict=True)]
+
+
+class EmptyHeadsAreNone(Around):
+    """An empty head keeps what is there, as one that is not given does."""
+
+    def change(self, operation: Any) -> Any:
+        if getattr(operation, "head", Head()).data != b"":
+            return operation
+        return replace(operation, head=replace(operation.head, data=None))
+
+
 # --- witnesses ---
 
 VALUES: tuple[Any, ...] = (
@@ -194,6 +247,20 @@ async def long_and_deep(scene: Scene) -> Any:
     await scene.store.sessions.append("s1", [{"text": "x" * (2**20 + 5)}, {"text": "x" * 2**16}, {"d": deep}])
     await scene.store.sessions.append("s1", [{"text": "x" * (2**24 + 5)}])
     return [len(str(record)) for record in await scene.records()]
+
+
+async def raw_bytes(scene: Scene) -> Any:
+    """Bytes that are no JSON, or JSON with blanks, as a journal gives them back of each part."""
+    journal = scene.store.sessions.journal  # type: ignore[attr-defined]  # reason: planted stores are made of journals
+    seen = []
+    for part in Part:
+        for data in (b"\xff\xfe", b""):
+            head = Head(data=data)
+            await journal.write([Append(Key(part, "s1"), (b" \xff\n", b'{"a" : 1}'), head, None, scene.clock.now(), 1)])
+            found = await journal.read(Key(part, "s1"))
+            listed = await journal.scan(part, group=None, status=None, before=None, order="id", after=None, limit=1)
+            seen += [list(found.items), found.head.data, listed[0].head.data]
+    return seen
 
 
 async def not_json(scene: Scene) -> Any:
@@ -222,6 +289,13 @@ async def aliases(scene: Scene) -> Any:
 
 def of(name: str, journal: type[Items], law: str, witness: Any = values) -> Fault:
     return Fault(name, (f"sessions-{law}", f"checkpoints-{law}"), witness, journal)
+
+
+def raw(journal: type[Around], what: str) -> Fault:
+    parts = ("sessions", "checkpoints", "approvals")
+    return Fault(
+        journal.__name__, tuple(f"{part}-{what}-come-back-byte-for-byte" for part in parts), raw_bytes, journal
+    )
 
 
 def alias(store: type[Any], *laws: str, witness: Any = aliases) -> Fault:
@@ -258,6 +332,12 @@ FAULTS = (
     of("cuts-at-1-mib", cut_at(2**20), "long-text-comes-back", long_and_deep),
     Fault("cuts-at-16-mib", ("sessions-record-of-16-mib-comes-back",), long_and_deep, cut_at(2**24)),
     of("flattens-deep-ones", FlattensDeepOnes, "deep-nesting-comes-back", long_and_deep),
+    raw(ItemsAsText, "items"),
+    raw(StripsItems, "items"),
+    raw(RewritesJson, "items"),
+    raw(HeadsAsText, "heads"),
+    raw(ListsHeadsAsText, "heads"),
+    raw(EmptyHeadsAreNone, "heads"),
     alias(AcceptsNaN, "sessions-refuses-what-is-not-json", witness=not_json),
     alias(KeysAsText, "sessions-refuses-records-that-are-no-objects", witness=not_json),
     alias(LateSnapshot, "sessions-snapshot-is-taken-at-the-call"),

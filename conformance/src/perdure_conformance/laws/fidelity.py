@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from perdure.backend import Append, Head, Journal, Key, Replace
+from perdure.backend import Part as JournalPart
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.errors import NotJsonError, RecordTooLargeError
 from perdure_conformance.bench import Bench
-from perdure_conformance.checks import equal, holds, raises
+from perdure_conformance.checks import NotClaimedError, equal, holds, raises
 from perdure_conformance.laws.register import law, law_of_each
+from perdure_conformance.laws.tapped import journal_behind
 from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, SESSIONS, Part, Stores, WritablePart, request
 from perdure_conformance.values import (
     BOOLEANS_AND_NUMBERS,
+    BYTES,
     EMPTINESS,
     FLOATS,
     INTEGERS,
@@ -23,6 +27,8 @@ from perdure_conformance.values import (
     lists_of_objects,
     nested,
 )
+
+KEPT_AS = {"sessions": JournalPart.SESSIONS, "checkpoints": JournalPart.RUNS, "approvals": JournalPart.APPROVALS}
 
 
 async def comes_back(bench: Bench, part: Part, values: Iterable[Any]) -> None:
@@ -271,3 +277,57 @@ async def record_over_the_limit(bench: Bench, part: Part) -> None:
     await part.make(store, key, {"text": "x" * (1000 - overhead)})
     seen = await part.read(store, key)
     equal(seen and seen.values, ({"text": "x" * (1000 - overhead)},), "a record of 1000 bytes where 1000 are allowed")
+
+
+def journal_of(bench: Bench, part: Part) -> Journal:
+    """Return the journal that a part is made of, which is given bytes and is not to know what they are."""
+    journal = journal_behind(part.store(bench.store))
+    if journal is None:
+        raise NotClaimedError(f"the store of {part.name} is made of no journal, which is given bytes")
+    return journal
+
+
+@law_of_each("items-come-back-byte-for-byte", promise=6)
+async def items_come_back_byte_for_byte(bench: Bench, part: Part) -> None:
+    """A journal gives back the very bytes of each item, whatever they are: what a codec makes of one is no JSON and no text."""
+    journal, key, at = journal_of(bench, part), Key(KEPT_AS[part.name], part.key("s1")), bench.clock.now()
+    for item in BYTES:
+        await journal.write([Append(key, (item,), Head(), None, at, 1)])
+    await items_are(bench, part, key, BYTES)
+    await journal.write([Append(key, BYTES, Head(), None, at, 1)])
+    await items_are(bench, part, key, BYTES * 2)
+    await journal.write([Replace(key, len(BYTES), BYTES[::-1], Head(), None, at)])
+    await items_are(bench, part, key, BYTES + BYTES[::-1])
+    if bench.target.reopens:
+        await bench.reopen()
+        await items_are(bench, part, key, BYTES + BYTES[::-1])
+
+
+async def items_are(bench: Bench, part: Part, key: Key, items: tuple[bytes, ...]) -> None:
+    """Demand these items of a key in the journal."""
+    found = await journal_of(bench, part).read(key)
+    equal(None if found is None else list(found.items), list(items), "the items that the journal reads")
+
+
+@law_of_each("heads-come-back-byte-for-byte", promise=6)
+async def heads_come_back_byte_for_byte(bench: Bench, part: Part) -> None:
+    """A journal gives back the very bytes of a head's data, whatever they are; none at all take the place of others too."""
+    journal, kept_as, at = journal_of(bench, part), KEPT_AS[part.name], bench.clock.now()
+    heads = {part.key(f"s{number:02}"): data for number, data in enumerate(BYTES)}
+    for name, data in heads.items():
+        for one in (b"before", data):
+            await journal.write([Append(Key(kept_as, name), (), Head(data=one), None, at, 1)])
+    await heads_are(bench, part, heads)
+    if bench.target.reopens:
+        await bench.reopen()
+        await heads_are(bench, part, heads)
+
+
+async def heads_are(bench: Bench, part: Part, heads: dict[str, bytes]) -> None:
+    """Demand these data of the heads in the journal, by id."""
+    journal, kept_as = journal_of(bench, part), KEPT_AS[part.name]
+    read = {name: await journal.read(Key(kept_as, name)) for name in heads}
+    equal({name: found and found.head.data for name, found in read.items()}, heads, "the heads that the journal reads")
+    everything: dict[str, Any] = dict.fromkeys(("group", "status", "before", "after"))
+    listed = await journal.scan(kept_as, **everything, order="id", limit=len(heads))
+    equal({info.id: info.head.data for info in listed}, heads, "the heads that the journal lists")
