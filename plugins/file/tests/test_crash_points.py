@@ -149,7 +149,7 @@ async def test_a_write_that_dies_anywhere_is_whole_or_absent_and_what_is_built_o
             allowed = [old, new]
         else:
             allowed = [new]
-        journal._guards.abandon()
+        journal._guards.close()
         others = kind != "first of all"
         # The host loses power just then: with, or without, the names that were not synced.
         for copy, renames in (("kept", True), ("lost", False)):
@@ -204,7 +204,7 @@ async def test_a_salvage_that_dies_anywhere_loses_neither_the_damaged_file_nor_t
             file.write(damaged)
             file.flush()
             disk.sync(file.fileno())
-        journal._guards.abandon()
+        journal._guards.close()
         journal._directory.close()
         disk.left = call
         report, over = None, False

@@ -17,6 +17,7 @@ from perdure.backend import (
     VersionConflictError,
 )
 from perdure_file.disk import Disk
+from perdure_file.guards import KEPT
 from perdure_file.journal import FileJournal
 from perdure_file.salvage import doctor
 
@@ -176,6 +177,25 @@ async def test_a_mark_that_cannot_be_taken_away_fails_no_write_that_is_on_the_di
     assert await journal.write([op.append("s", expected=0, first=9)]) == (9,)
     assert await journal.write([op.delete("s", expected=9)]) == (9,)
     assert op.files(root) == []
+
+
+async def test_an_error_of_closing_fails_no_call(op: Any, root: Path) -> None:
+    """Each file is on the disk, or has been read, when it is closed."""
+
+    class Unclosable(Disk):
+        def close(self, file: int) -> None:
+            super().close(file)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    journal = FileJournal(root, disk=Unclosable())
+    await journal.open()
+    for number in range(KEPT + 2):  # the last ones close the descriptors of the first ones
+        assert await journal.write([op.append(f"k{number}", b"{}")]) == (1,)
+    assert await journal.write([op.replace("k0", 0, b'{"n":1}', expected=1)]) == (2,)
+    assert list((await op.read(journal, "k0")).items) == [b'{"n":1}']
+    assert await journal.write([op.delete("k0", expected=2)]) == (2,)
+    assert await op.read(journal, "k0") is None
+    await journal.close()
 
 
 async def test_a_doubt_that_cannot_even_be_marked_is_kept_by_its_process(

@@ -91,7 +91,7 @@ class Directory:
         """Close all descriptors."""
         with self._opening:
             while self._folders:
-                self.disk.close(self._folders.popitem()[1])
+                self.disk.let_go(self._folders.popitem()[1])
 
     def where(self, place: Place) -> str:
         """Return the path of a key's file, for messages."""
@@ -172,7 +172,7 @@ class Directory:
             # A collector may have been here between the two calls. Then the name is gone.
             if self.lock(file) and self.disk.status(file).st_nlink:
                 return name, file
-            self.disk.close(file)
+            self.disk.let_go(file)
 
     def _find(self, path: tuple[str, ...]) -> int | None:
         if path not in self._folders:
@@ -203,7 +203,7 @@ class Directory:
             try:
                 self.disk.sync(folder)
             finally:
-                self.disk.close(folder)
+                self.disk.let_go(folder)
         except OSError as error:
             # It may not be read, or is of a file system that syncs no folder: then nobody has made a folder there.
             if error.errno not in (*READ_ONLY, errno.EINVAL):
@@ -221,13 +221,13 @@ class Directory:
                     os.sched_yield()
                 works = not self.disk.lock(other)
             finally:
-                self.disk.close(other)
+                self.disk.let_go(other)
         except FileNotFoundError:  # a collector took it for one of a dead writer
             works = None
         except OSError as error:
             raise self._refused() from error
         finally:
-            self.disk.close(file)
+            self.disk.let_go(file)
             with contextlib.suppress(FileNotFoundError):
                 self.disk.unlink(name, folder)
         if works is None:
@@ -251,4 +251,4 @@ class Directory:
                     if self.lock(file):
                         self.disk.unlink(name, folder)
                 finally:
-                    self.disk.close(file)
+                    self.disk.let_go(file)

@@ -37,6 +37,14 @@ class Disk:
         """Close a descriptor."""
         os.close(file)
 
+    def let_go(self, file: int) -> None:
+        """Close a descriptor that is not needed any more.
+
+        What was written has been synced, so an error of closing says nothing of it, and whoever called is not told.
+        """
+        with contextlib.suppress(OSError):
+            self.close(file)
+
     def status(self, file: int) -> os.stat_result:
         """Return size and identity of an open file."""
         return os.fstat(file)
@@ -100,7 +108,7 @@ class Disk:
             try:
                 _hand_over(made, name, directory)
             finally:
-                self.close(made)
+                self.let_go(made)
 
     def names(self, directory: int) -> Sequence[str]:
         """List a directory."""

@@ -7,7 +7,6 @@ the lock; so whoever gets the lock looks whether its file still has the name, an
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from functools import partial
@@ -99,11 +98,6 @@ class Guard:
         self.adopt(None)
         self._close_lock()
 
-    def abandon(self) -> None:
-        """Close what a forked child has inherited: it would keep the lock of a parent that is killed."""
-        with contextlib.suppress(OSError):
-            self.close()
-
     def _acquire(self, patience: Patience, *, make: bool) -> None:
         while True:
             folder = self._folder if self._folder is not None else self._find_folder(make=make)
@@ -171,7 +165,7 @@ class Guard:
     def _close_lock(self) -> None:
         if self._lock is not None:
             lock, self._lock = self._lock, None
-            self._disk.close(lock)
+            self._disk.let_go(lock)
 
     def _key_is_gone(self) -> bool:
         folder = self._directory.find(self.place.part)
@@ -242,11 +236,6 @@ class Guards:
         while self._guards:
             self._guards.popitem()[1].close()
 
-    def abandon(self) -> None:
-        """Close what a forked child has inherited."""
-        while self._guards:
-            self._guards.popitem()[1].abandon()
-
     def _drop_some(self) -> None:
         idle = [guard for guard in self._guards.values() if not guard.users]
         for guard in idle[: len(self._guards) - KEPT]:
@@ -257,9 +246,10 @@ class Guards:
 _all: WeakSet[Guards] = WeakSet()
 
 
-def _abandon_all() -> None:
+def _close_all() -> None:
+    """Close what a forked child has inherited: it would keep the lock of a parent that is killed."""
     for guards in list(_all):
-        guards.abandon()
+        guards.close()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+os.register_at_fork(after_in_child=_close_all)

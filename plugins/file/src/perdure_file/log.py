@@ -91,7 +91,7 @@ class Log:
 
     def close(self) -> None:
         """Close the file."""
-        self._disk.close(self.file)
+        self._disk.let_go(self.file)
 
     def still_at(self, status: os.stat_result) -> bool:
         """Whether this is the file of that status, and not one that was there before it."""

@@ -213,7 +213,7 @@ class _Located:
                 raise damage(str(self.path), "it is not a regular file")
             return self.disk.read(file, 0, status.st_size), datetime.fromtimestamp(status.st_mtime, UTC)
         finally:
-            self.disk.close(file)
+            self.disk.let_go(file)
 
     def keep(self) -> Path:
         """Give the damaged file a second name, which stays when the first one is taken over."""
