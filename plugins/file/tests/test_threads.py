@@ -4,11 +4,15 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perdure.backend import StoreUnavailableError
+from perdure_file.journal import FileJournal
 from perdure_file.threads import Threads
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +69,51 @@ async def test_there_are_as_many_threads_as_calls_at_once_and_no_more_than_the_m
     assert await asyncio.gather(*calls) == ["passed"] * 3
     threads.join()
     assert running() == 0
+
+
+@contextmanager
+def no_more_threads() -> Iterator[None]:
+    """Let no further thread be started."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        yield
+
+
+async def test_where_no_further_thread_can_be_started_calls_wait_for_those_that_are_there() -> None:
+    threads, gate = Threads(9, "few"), Gate()
+    first = asyncio.create_task(threads.run(gate))
+    await gate.has_begun()
+    with no_more_threads():
+        others = [asyncio.create_task(threads.run(lambda n=n: n)) for n in range(5)]  # type: ignore[misc]  # reason: a default binds the number
+        await asyncio.sleep(0)
+    gate.open.set()
+    assert await first == "passed"
+    assert await asyncio.gather(*others) == [*range(5)]
+    threads.join()
+
+
+async def test_without_any_thread_a_call_is_refused_and_not_made_later() -> None:
+    threads, gate = Threads(9, "none"), Gate()
+    with no_more_threads(), pytest.raises(OSError, match="can't start new thread"):
+        await threads.run(gate)
+    assert await threads.run(threading.get_ident) != threading.get_ident()
+    threads.join()
+    assert not gate.begun.is_set()
+
+
+async def test_a_store_without_any_thread_is_unavailable_and_one_is_enough(root: Path, op: Any) -> None:
+    journal = FileJournal(root)
+    with no_more_threads(), pytest.raises(StoreUnavailableError, match="can't start new thread"):
+        await journal.open()
+    await journal.open()
+    with no_more_threads():
+        writes = [journal.write([op.append(f"s{number}", b"{}")]) for number in range(5)]
+        assert await asyncio.gather(*writes) == [(1,)] * 5
+        await journal.close()
 
 
 async def test_a_call_that_is_cancelled_before_it_begins_is_not_made() -> None:

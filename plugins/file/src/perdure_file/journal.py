@@ -224,7 +224,12 @@ class FileJournal(Journal):
         threads = self._threads
         if threads is not None and self._process == os.getpid():
             await self._queues.end()
-            await asyncio.get_running_loop().run_in_executor(None, self._end, threads)
+            try:
+                ending = asyncio.get_running_loop().run_in_executor(None, self._end, threads)
+            except RuntimeError:  # the process may have no more threads
+                self._end(threads)
+            else:
+                await ending
 
     def _end(self, threads: Threads) -> None:
         threads.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +32,9 @@ class Threads:
             work: What to do.
             give_up: Called when this is cancelled later; the cancellation is passed on when the work has ended. `None`:
                 it is passed on at once.
+
+        Raises:
+            OSError: There is no thread, and none can be started. Nothing was done.
         """
         call = _Call(work)
         self._send(call)
@@ -60,11 +64,19 @@ class Threads:
             self._idle.pop()
         except IndexError:
             if len(self._threads) < self._most:
-                name = f"{self._name}-{len(self._threads)}"
-                thread = Thread(target=_serve, args=(self._calls, self._idle), name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+                self._start()
         self._calls.put(call)
+
+    def _start(self) -> None:
+        name = f"{self._name}-{len(self._threads)}"
+        thread = Thread(target=_serve, args=(self._calls, self._idle), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the process may have no more: the call waits for one of those that are there
+            if not self._threads:
+                raise OSError(errno.EAGAIN, str(error)) from error
+        else:
+            self._threads.append(thread)
 
 
 class _Call:
