@@ -1,5 +1,6 @@
 """Writes that were not finished, and damage: the first is cut off, the second is never taken for the first."""
 
+import errno
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -94,6 +95,24 @@ async def test_a_torn_replace_leaves_nothing_behind(
     assert [torn.size for torn in told] == [14]
     found = await op.read(other, "s")
     assert (list(found.items), found.rewritten) == ([*BATCHES[0], b'{"new":1}'], 5)
+    await other.close()
+
+
+async def test_an_error_of_whoever_is_told_is_logged_and_fails_no_write(
+    root: Path, journal: FileJournal, op: Any, file_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    def told(_: TornWrite) -> None:
+        raise OSError(errno.ENOSPC, "the log is full")
+
+    other = FileJournal(root, on_torn_write=told)
+    await other.open()
+    await journal.write([op.append("s", b"{}")])
+    for operation, version in ((op.replace("s", 0), 2), (op.append("s", b"{}"), 3)):
+        with file_of("s").open("ab") as file:
+            file.write(b'{"item":{"half')
+        assert await other.write([operation]) == (version,)
+        assert "the log is full" in caplog.text
+        caplog.clear()
     await other.close()
 
 

@@ -18,7 +18,7 @@ from perdure.backend import (
 from perdure_file.directory import TEMPORARY, Directory
 from perdure_file.lines import Commit, write_batch, write_opening
 from perdure_file.log import CHUNK, Log, Tail
-from perdure_file.reports import TornWrite
+from perdure_file.reports import TornWrite, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,7 +138,8 @@ class Changes:
 
     def _report(self, guard: Guard, tail: Tail) -> None:
         if tail.torn:
-            self._on_torn_write(TornWrite(self._directory.where(guard.place), tail.end, tail.torn, tail.commit.version))
+            where = self._directory.where(guard.place)
+            tell(self._on_torn_write, TornWrite(where, tail.end, tail.torn, tail.commit.version))
 
 
 def _unknown(guard: Guard, error: OSError) -> OutcomeUnknownError:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from perdure.backend import StoreCorruptedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _logger = logging.getLogger("perdure.file")
 
@@ -33,6 +37,14 @@ def log_torn_write(torn: TornWrite) -> None:
         "%s: dropped %d bytes at offset %d, left of a write that was not finished; the key is at version %d",
         *(torn.where, torn.size, torn.offset, torn.version),
     )
+
+
+def tell(whom: Callable[[TornWrite], None], torn: TornWrite) -> None:
+    """Tell of a dropped write. An error of whoever is told is logged: the write that found it goes on, or is done."""
+    try:
+        whom(torn)
+    except Exception:
+        _logger.exception("%s: nobody could be told of a write that was not finished", torn.where)
 
 
 def damage(where: str, problem: str) -> StoreCorruptedError:
