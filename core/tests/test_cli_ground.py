@@ -95,6 +95,40 @@ def test_a_store_that_is_not_there_is_not_made(perdure: Perdure, url: str) -> No
     assert list(perdure.directory.iterdir()) == []
 
 
+LOOKS = (
+    ["ls"],
+    ["pending"],
+    ["approvals", "list"],
+    ["export"],
+    ["show", "x"],
+    ["delete", "x", "--yes"],
+    ["prune", "--older-than", "1d", "--dry-run"],
+    ["doctor"],
+)
+
+
+@pytest.mark.parametrize("command", LOOKS, ids=" ".join)
+def test_what_only_looks_makes_nothing_in_what_is_no_store(perdure: Perdure, command: list[str]) -> None:
+    perdure.directory.joinpath("empty.db").touch()
+    for folder in ("empty", "other/sub"):
+        perdure.directory.joinpath(folder).mkdir(parents=True)
+    before = {path: path.stat().st_size for path in perdure.directory.rglob("*")}
+    for url in ("sqlite:empty.db", "file:empty", "file:other"):
+        perdure(*command, PERDURE_STORE=url)
+    assert {path: path.stat().st_size for path in perdure.directory.rglob("*")} == before
+
+
+def test_what_is_empty_is_no_store(perdure: Perdure) -> None:
+    perdure.directory.joinpath("empty.db").touch()
+    perdure.directory.joinpath("empty").mkdir()
+    for url, path in (("sqlite:empty.db", "empty.db"), ("file:empty", "empty")):
+        for command in (["ls"], ["prune", "--older-than", "1d"], ["copy", url, "sqlite:new.db"]):
+            told = perdure(*command, code=2, PERDURE_STORE=url).err
+            assert f"names no store: {path} is empty. Correct the path." in told
+    assert perdure.directory.joinpath("empty.db").stat().st_size == 0
+    assert "nothing was ever stored in it" in perdure("doctor", "sqlite:empty.db", code=0).out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -80,12 +80,12 @@ def doctor(
 
 
 def _diagnose(text: str, *, salvage: bool) -> Diagnosis:
-    require_existing(text)
     plugin = plugins.load(StoreURL.parse(text).scheme)
     url = plugin.check(StoreURL.parse(text))
     module = pkgutil.resolve_name(plugin.installed.module)
     look: LookAtStore | None = getattr(module, "doctor", None)
     read_only: ReadOnly | None = getattr(module, "read_only", None)
+    require_existing(text, or_empty=read_only is not None)
     found = Diagnosis()
     if look is not None:
         found.findings.extend(Finding(*finding) for finding in look(url, salvage=salvage))

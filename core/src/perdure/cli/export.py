@@ -65,7 +65,7 @@ async def _export(url: str | None, file: IO[bytes], session: list[str] | None, f
     from perdure.interchange import export_claude, export_conversations, export_openai  # --help does without
 
     session = None if session is None else [key_of(one) for one in session]
-    async with opened(url) as store:
+    async with opened(url, reading=True) as store:
         if form == "openai":
             return await export_openai(store, file, session_ids=session)
         if form == "claude" and session:

@@ -42,7 +42,7 @@ def prune(
 
 
 async def _prune(url: str | None, older_than: timedelta, *, dry_run: bool) -> PruneReport:
-    async with opened(url) as store:
+    async with opened(url, reading=dry_run) as store:
         return await store.prune(older_than=older_than, dry_run=dry_run)
 
 

@@ -70,7 +70,8 @@ async def opened(url: str | None, *, must_exist: bool = True, reading: bool = Fa
     Args:
         url: What `StoreOption` gave.
         must_exist: Whether a store that is not there is refused, and not made.
-        reading: Whether the command only reads: then a file that may not be written is opened as it is.
+        reading: Whether the command only reads. Then nothing is made in a directory, and a file that may not be written
+            is opened as it is.
 
     Raises:
         CommandError: None is given, or it is not there.
@@ -88,9 +89,14 @@ async def opened(url: str | None, *, must_exist: bool = True, reading: bool = Fa
 
 
 def _read_only(text: str) -> Journal | None:
-    """Return a journal that only reads, where a URL names a file that may not be written and the plugin has such a one."""
+    """Return a journal that only reads, where the plugin has one and it is safe beside processes that write.
+
+    A database file that may be written is not opened so: somebody may begin to write it meanwhile, and only locks, which
+    are files too, keep what is read apart from that.
+    """
     url = StoreURL.parse(text)
-    if url.hosts or not url.path or os.access(url.path, os.W_OK):
+    path = Path(url.path)
+    if url.hosts or not url.path or not (path.is_dir() or not os.access(path, os.W_OK)):
         return None
     plugin = plugins.load(url.scheme)
     make = getattr(pkgutil.resolve_name(plugin.installed.module), "read_only", None)
@@ -112,8 +118,11 @@ async def _open_journal(journal: Journal) -> AsyncIterator[AgentStore]:
         await journal.close()
 
 
-def require_existing(text: str) -> None:
-    """Refuse a URL whose file or directory is missing, since opening would make it, and one that keeps nothing."""
+def require_existing(text: str, *, or_empty: bool = False) -> None:
+    """Refuse a URL whose file or directory is missing or, unless it may be, empty, and one that keeps nothing.
+
+    Opening would make a store there.
+    """
     url, kept = _declared(text)
     if not url.hosts and not any(one.durable or one.shared for one in kept):
         raise CommandError(
@@ -121,8 +130,17 @@ def require_existing(text: str) -> None:
             "Name a store on a disk or a server.",
             ExitCode.CANNOT,
         )
-    if not url.hosts and url.path and not Path(url.path).exists():
+    if url.hosts or not url.path:
+        return
+    path = Path(url.path)
+    if not path.exists():
         raise CommandError(f"{url} names no store: {url.path} does not exist", "Correct the path.", ExitCode.CANNOT)
+    if not or_empty and _is_empty(path):
+        raise CommandError(f"{url} names no store: {url.path} is empty", "Correct the path.", ExitCode.CANNOT)
+
+
+def _is_empty(path: Path) -> bool:
+    return not any(path.iterdir()) if path.is_dir() else path.is_file() and path.stat().st_size == 0
 
 
 def is_path(text: str) -> bool:
