@@ -92,6 +92,19 @@ def test_a_generated_test_fails_on_the_broken_store_and_passes_on_the_right_one(
     assert "1 passed" in right, right
 
 
+def test_a_generated_test_opens_the_url_of_a_target_that_its_plugin_names(
+    tmp_path: Path, plugin: dict[str, str]
+) -> None:
+    verdict = failed(DIRECTED, Named("conformance.tests.planted:BROKEN", planted.BROKEN))
+    named = Named("faulty", Target.from_url("faulty:{place}?token=hunter2"))
+    text = written_test(named, verdict)
+    assert "hunter2" not in text
+    file = tmp_path / "test_generated.py"
+    file.write_text(written_test(Named("faulty", Target.from_url("faulty:{place}")), verdict), encoding="utf-8")
+    broken = run_pytest(file, **plugin)
+    assert "expected VersionConflictError" in broken, broken
+
+
 def test_a_generated_test_opens_an_object_of_a_module(tmp_path: Path) -> None:
     named = Named("conformance.tests.planted:BROKEN", planted.BROKEN)
     file = tmp_path / "test_generated.py"

@@ -18,6 +18,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from perdure.contracts.urls import StoreURL
 from perdure_conformance import parts, standalone_parts
 from perdure_conformance.recording import printable
 from perdure_conformance.resolve import Named
@@ -118,7 +119,7 @@ def _opening(named: Named, gathered: _Gathered) -> str:
     gathered.take(_module(function), function.__name__)
     gathered.imports.add("import os")
     if url is not None:
-        stated = f'STORE = os.environ.get("STORE") or {named.text!r}'
+        stated = f'STORE = os.environ.get("STORE") or {str(StoreURL.parse(url))!r}'  # its text has no secrets
     else:
         module, _, attribute = named.text.partition(":")
         file = inspect.getfile(importlib.import_module(module))
