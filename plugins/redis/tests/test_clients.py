@@ -30,9 +30,10 @@ from perdure.backend import (
     VersionConflictError,
     WrongLoopError,
 )
-from perdure_redis.clients import clients_of
+from perdure_redis.clients import Clients, clients_of
 from perdure_redis.journal import RedisJournal
 from perdure_redis.plugin import Options
+from perdure_redis.routes import OwnRoute
 
 Maker = Callable[..., Append]
 CERTIFICATE = Path(__file__).parent / "tls.pem"
@@ -303,6 +304,44 @@ async def test_calls_under_way_end_when_the_store_is_closed(server: Server, appe
     assert await asyncio.gather(*writing) == [(2,)] * 20
     with pytest.raises(StoreClosedError):
         await journal.write([append("s")])
+
+
+@anyio
+async def test_closing_waits_for_nobody_and_leaves_nothing_open(
+    server: Server, append: Maker, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = RedisJournal.from_url(StoreURL.parse(f"{server.url}?namespace={namespace}"))
+    await journal.open()
+    await asyncio.gather(*(journal.write([append(f"s{number}")]) for number in range(5)))
+    assert isinstance(journal._route, OwnRoute)
+    connections = list(journal._route._idle)
+
+    async def hang(_: asyncio.StreamWriter) -> None:  # as TLS does when the other end is gone
+        raise TimeoutError
+
+    monkeypatch.setattr(asyncio.StreamWriter, "wait_closed", hang)
+    await journal.close()
+    assert len(connections) == 5
+    assert not any(connection.is_connected for connection in connections)
+
+
+@anyio
+async def test_one_client_that_does_not_close_keeps_no_other_open() -> None:
+    closed: list[str] = []
+
+    class Client:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def aclose(self) -> None:
+            closed.append(self.name)
+            if self.name != "b":
+                raise asyncio.CancelledError
+
+    clients: Any = [Client(name) for name in "abc"]
+    with pytest.raises(asyncio.CancelledError):
+        await Clients(clients[0], tuple(clients[1:])).close()
+    assert sorted(closed) == ["a", "b", "c"]
 
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +30,10 @@ class Clients:
     others: tuple[Redis, ...] = field(default=())
 
     async def close(self) -> None:
-        """Close all connections."""
-        for client in (self.client, *self.others):
-            await client.aclose()
+        """Close all connections, also if one of them does not close or the call is cancelled."""
+        async with AsyncExitStack() as closing:
+            for client in (self.client, *self.others):
+                closing.push_async_callback(client.aclose)
 
 
 def clients_of(url: StoreURL) -> Clients:
