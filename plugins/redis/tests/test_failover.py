@@ -20,15 +20,17 @@ from perdure.backend import (
     VersionConflictError,
 )
 from perdure_redis.acknowledgement import Acknowledgement
+from perdure_redis.clients import Clients
 from perdure_redis.journal import RedisJournal
 
 pytestmark = pytest.mark.anyio
+QUICK = {"repl-diskless-sync-delay": "0"}
 
 
 async def test_who_takes_over_lacks_the_scripts_and_perhaps_writes(
     servers: Callable[..., Server], append: Callable[..., Append]
 ) -> None:
-    master = servers(options={"repl-diskless-sync-delay": "0"}).start()
+    master = servers(options=QUICK).start()
     replica = servers(options={"replicaof": f"127.0.0.1 {master.port}"}).start()
     replica.linked()
     async with Proxy(master.port) as proxy, Redis(port=proxy.port) as client:
@@ -71,13 +73,56 @@ async def test_sentinels_that_hang_leave_time_for_the_one_that_answers(servers: 
         sentinel.resume()
 
 
+async def test_no_connection_stays_with_whoever_was_the_master(servers: Callable[..., Server]) -> None:
+    master = servers(options=QUICK).start()
+    replica = servers(options=QUICK | {"replicaof": f"127.0.0.1 {master.port}"}).start()
+    replica.linked()
+    sentinel = servers(options={"sentinel": f"monitor mymaster 127.0.0.1 {master.port} 1"}, sentinel=True).start()
+
+    def written(server: Server) -> int:
+        return int(server.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    async with perdure.open_store(f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster") as store:
+        await asyncio.gather(*(store.sessions.append(f"a{number}", [{"n": 0}]) for number in range(5)))
+        # The old master is cut off from the Sentinels: it does not know that somebody took over, and keeps its connections.
+        replica.ask("REPLICAOF", "NO", "ONE")
+        sentinel.ask("SENTINEL", "REMOVE", "mymaster")
+        sentinel.ask("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", replica.port, 1)
+        await asyncio.gather(*(store.sessions.append(f"b{number}", [{"n": 1}]) for number in range(6)))  # one more
+        before = written(master), written(replica)
+        await asyncio.gather(*(store.sessions.append(f"c{number}", [{"n": 2}]) for number in range(8)))
+        assert (written(master) - before[0], written(replica) - before[1]) == (0, 8)
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_an_address_behind_which_somebody_takes_over_is_followed(
+    servers: Callable[..., Server], append: Callable[..., Append], own: bool
+) -> None:
+    master, other = servers(options=QUICK).start(), servers(options=QUICK).start()
+    async with Proxy(master.port) as proxy, Redis(port=proxy.port) as client:
+        journal = RedisJournal(Clients(client) if own else client)
+        await journal.open()
+        await asyncio.gather(*(journal.write([append(f"a{number}")]) for number in range(3)))
+        # As managed servers do it: new connections reach the new master, old ones stay with the old one.
+        master.ask("REPLICAOF", "127.0.0.1", other.port)
+        await asyncio.to_thread(master.linked)
+        proxy.target = other.port
+        with pytest.raises(StoreUnavailableError, match="read only"):
+            await journal.write([append("s")])
+        assert await journal.write([append("s", first=5)]) == (5,)
+        if not own:  # the idle ones of a client stay the client's, until they are refused themselves
+            await asyncio.gather(*(journal.write([append("s")]) for _ in range(3)), return_exceptions=True)
+        written = await asyncio.gather(*(journal.write([append(f"b{number}", first=5)]) for number in range(3)))
+        assert written == [(5,)] * 3
+        await journal.close()
+
+
 @pytest.mark.soak
 async def test_a_failover_loses_nothing_that_a_replica_had(
     servers: Callable[..., Server], append: Callable[..., Append]
 ) -> None:
-    quick = {"repl-diskless-sync-delay": "0"}
-    master = servers(options=quick).start()
-    replicas = [servers(options=quick | {"replicaof": f"127.0.0.1 {master.port}"}).start() for _ in range(2)]
+    master = servers(options=QUICK).start()
+    replicas = [servers(options=QUICK | {"replicaof": f"127.0.0.1 {master.port}"}).start() for _ in range(2)]
     for replica in replicas:
         replica.linked()
     monitor = f"monitor mymaster 127.0.0.1 {master.port} 2"

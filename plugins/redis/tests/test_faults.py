@@ -237,6 +237,16 @@ async def test_a_call_that_gets_no_answer_ends(
         assert await items_of(journal, "bob") == [b"his"]
 
 
+async def test_a_wait_for_a_connection_counts_too(client: Redis, namespace: str, append: Maker) -> None:
+    journal = RedisJournal(client, namespace=namespace, timeout=0.2, max_connections=1)
+    await journal.open()
+    async with journal._route._free:  # another call has it, for longer than this one may take
+        for call in ("write", "read"):
+            with pytest.raises(StoreUnavailableError, match="TimeoutError"):
+                await do(journal, call)
+    assert await journal.write([append("s", b"1", first=7)]) == (7,)
+
+
 async def do(journal: RedisJournal, call: str, name: str = "s") -> Any:
     key = Key(Part.SESSIONS, name)
     session = Append(key, (b"1", b"2"), Head(), None, AT, 1)

@@ -42,6 +42,11 @@ def refused(error: BaseException) -> bool:
     return isinstance(error, exceptions.ResponseError) and REFUSED.search(str(error)) is not None
 
 
+def is_replica(error: exceptions.ResponseError) -> bool:
+    """Say whether a server refused a write because it is a replica; an older one says so inside the error of a script."""
+    return isinstance(error, exceptions.ReadOnlyError) or "READONLY" in str(error)
+
+
 def failure(error: Exception, call: Call, *, sent: bool) -> StoreError:
     """Return the contract's error for what was raised or answered.
 

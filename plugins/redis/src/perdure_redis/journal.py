@@ -76,7 +76,7 @@ class RedisJournal(Journal):
             client: A `redis.asyncio.Redis` or `RedisCluster`, however it decodes and whatever protocol it speaks. That of a
                 URL comes as `Clients`, and is closed with the journal.
             namespace: The tenant.
-            timeout: How long a call may take, in seconds.
+            timeout: How long one exchange with a server may take, the wait for a free connection included, in seconds.
             wait: How many replicas must have a write.
             waitaof: Whether the disk must have a write.
             strict: Whether a server whose settings may lose data is refused.

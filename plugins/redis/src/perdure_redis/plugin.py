@@ -17,7 +17,7 @@ class Options(BaseModel):
     """The options of a `redis:`, `rediss:`, `redis+unix:`, `redis+sentinel:` or `redis+cluster:` URL.
 
     Attributes:
-        timeout: How long a call may take before it is given up, in seconds.
+        timeout: How long one exchange with a server may take, the wait for a free connection included, in seconds.
         wait: How many replicas must have a write before it is acknowledged. 0: none.
         waitaof: Whether the disk must have a write before it is acknowledged; needs Redis 7.2 with `appendonly yes`.
         strict: Whether a server whose settings may lose data is refused, instead of warned of.

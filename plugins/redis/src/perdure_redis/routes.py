@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hiredis import pack_command
 from redis.asyncio import Redis, RedisCluster
-from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, ResponseError
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from perdure.backend import StoreUnavailableError
 from perdure_redis.deadlines import Deadline, Deadlines
-from perdure_redis.failures import failure
+from perdure_redis.failures import failure, is_replica
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class Route(ABC):
 
         Args:
             client: The client.
-            timeout: How long a call may take, in seconds.
+            timeout: How long one exchange may take, the wait for a free connection included, in seconds.
             limit: How many calls go on at once; others wait for a connection.
         """
         self.client: Any = client  # redis-py types its own commands, and this module goes below them
@@ -124,13 +124,13 @@ class Route(ABC):
         packed = list(map(pack_command, commands))  # type: ignore[arg-type]  # reason: its stub wants one length
         sent = False
         try:
-            async with self._free:
-                with Deadline(self._deadlines):
+            with Deadline(self._deadlines):
+                async with self._free:
                     connection = await self._acquire(source)
                     try:
                         if await connection.can_read():  # closed by the server, or with a reply that nobody waits for
                             await connection.disconnect(nowait=True)
-                            await connection.connect()
+                            await self._connect(source, connection)
                         sent = True
                         await connection.send_packed_command(packed, check_health=False)
                         return await _replies(connection, len(commands))
@@ -144,6 +144,9 @@ class Route(ABC):
 
     @abstractmethod
     async def _acquire(self, source: Any) -> Any: ...
+
+    async def _connect(self, source: Any, connection: Any) -> None:
+        await connection.connect()
 
     @abstractmethod
     async def _release(self, source: Any, connection: Any) -> None: ...
@@ -170,37 +173,64 @@ class SingleRoute(Route):
 
 
 class OwnRoute(SingleRoute):
-    """One server, over connections that nobody else uses. A pool's books, for each call, would cost a quarter of a write."""
+    """One server, over connections that nobody else uses. A pool's books, for each call, would cost a quarter of a write.
 
-    _idle: list[Any] | None = None
+    Who is the master may change while connections stay open. So when one breaks, when it gets `READONLY`, or when Sentinel
+    names another master, all that were made before are closed: the idle ones at once, those in use when their calls end.
+    """
+
+    _keeps = False
+    _master: Any = None
+
+    def __init__(self, client: Any, timeout: float, limit: int) -> None:
+        """Make the connections that a client would make, and keep them from the first `ask_all` to `close`."""
+        super().__init__(client, timeout, limit)
+        self._idle: list[Any] = []
+        self._kept: set[Any] = set()  # idle or in use
 
     async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         """Ask the server; from now on connections are kept."""
-        self._idle = []
+        self._keeps = True
         return await super().ask_all(call, commands)
 
     async def _acquire(self, source: Any) -> Any:
         connection = self._idle.pop() if self._idle else source.make_connection()
-        if connection.is_connected:
-            return connection
+        if not connection.is_connected:
+            await self._connect(source, connection)
+        return connection
+
+    async def _connect(self, source: Any, connection: Any) -> None:
+        if connection in self._kept:
+            await self._drop()
         try:
             await connection.connect()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        return connection
+        master = getattr(source, "master_address", None)  # as Sentinel said last, perhaps to another call
+        if master != self._master:
+            self._master = master
+            await self._drop()
+        if self._keeps and master in (None, (connection.host, connection.port)):
+            self._kept.add(connection)
 
     async def _release(self, source: Any, connection: Any) -> None:
-        if self._idle is None:
-            await connection.disconnect()
-        else:
+        if connection not in self._kept:
+            await connection.disconnect(nowait=True)
+        elif connection.is_connected:
             self._idle.append(connection)
+        else:
+            await self._drop()
+
+    async def _drop(self) -> None:
+        self._kept.clear()
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
 
     async def close(self) -> None:
         """Close the connections; those in use are closed when their calls end."""
-        idle, self._idle = self._idle, None
-        for connection in idle or ():
-            await connection.disconnect()
+        self._keeps = False
+        await self._drop()
 
 
 class ClusterRoute(Route):
@@ -224,7 +254,7 @@ class ClusterRoute(Route):
                 await self.client.nodes_manager.move_slot(redirection)
                 node = await self._source(call, key)
                 continue
-            elif isinstance(redirection, ClusterDownError | ReadOnlyError):
+            elif isinstance(redirection, ClusterDownError):
                 self._lost = node.name  # somebody else takes over
             break
         return replies
@@ -294,11 +324,17 @@ def answered(reply: Any, call: Call) -> Any:
 
 
 async def _replies(connection: AbstractConnection, many: int) -> list[Any]:
-    """Read replies as bytes, whatever the client decodes; an error reply is returned, so that those behind it are read too."""
+    """Read replies as bytes, whatever the client decodes; an error reply is returned, so that those behind it are read too.
+
+    Raises:
+        ResponseError: The server is a replica now. Whoever took over is at the end of a new connection, not of this one.
+    """
     replies: list[Any] = []
     for _ in range(many):
         try:
             replies.append(await connection.read_response(disable_decoding=True))
         except ResponseError as error:
+            if not replies and is_replica(error):
+                raise
             replies.append(error)
     return replies
