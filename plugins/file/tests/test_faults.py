@@ -1,5 +1,6 @@
 """Disks that are full or fail, and directories that cannot be written."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -260,6 +261,67 @@ async def test_damage_in_a_read_only_directory_is_said(root: Path, op: Any, file
     await journal.close()
 
 
+class Full(Disk):
+    """A disk on which nothing new can be made, as long as it is full."""
+
+    def __init__(self, code: int = errno.ENOSPC) -> None:
+        self.code, self.full = code, True
+
+    def open(self, name: str, flags: int, directory: int | None) -> int:
+        if flags & os.O_CREAT and directory is not None and self.status_at(name, directory) is None:
+            self.make_nothing()
+        return super().open(name, flags, directory)
+
+    def make_directory(self, name: str, directory: int | None) -> None:
+        self.make_nothing()
+        super().make_directory(name, directory)
+
+    def make_nothing(self) -> None:
+        if self.full:
+            raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_store_on_a_full_disk_opens_and_what_is_there_is_read_added_to_and_deleted(
+    root: Path, op: Any, code: int
+) -> None:
+    writer = FileJournal(root)
+    await writer.open()
+    for name in ("s", "old"):
+        await writer.write([op.append(name, b"{}")])
+    await writer.close()
+    disk = Full(code)
+    journal = FileJournal(root, disk=disk)
+    await journal.open()
+    assert list((await op.read(journal, "s")).items) == [b"{}"]
+    assert await journal.write([op.append("s", b"{}")]) == (2,)
+    assert await journal.write([op.delete("old")]) == (1,)
+    for operation in (op.append("new"), op.replace("s", 0)):
+        with pytest.raises(StoreUnavailableError):
+            await journal.write([operation])
+    assert (await op.read(journal, "s")).version == 2
+    disk.full = False
+    assert await journal.write([op.append("new")]) == (1,)
+    await journal.close()
+
+
+async def test_locks_that_could_not_be_tried_on_a_full_disk_are_tried_before_the_first_key_is_made(
+    tmp_path: Path, op: Any
+) -> None:
+    class LocksNothing(Full):
+        def lock(self, file: int) -> bool:
+            return True
+
+    disk = LocksNothing()
+    journal = FileJournal(tmp_path, disk=disk)
+    await journal.open()
+    disk.full = False
+    with pytest.raises(UnsupportedOperationError, match="shared"):
+        await journal.write([op.append("s", b"{}")])
+    assert await op.read(journal, "s") is None
+    await journal.close()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], object]]]:
     """Mount a disk of 256 KiB; answer where, and what mounts it again with other options."""
@@ -290,6 +352,27 @@ async def test_a_real_disk_that_is_full(small_disk: tuple[Path, Callable[[str], 
     assert (await op.read(journal, "s")).count == version
     remount("size=10m")
     assert await journal.write([op.append("s", b"{}", expected=version)]) == (version + 1,)
+    await journal.close()
+
+
+async def test_a_real_disk_on_which_no_file_can_be_made(
+    small_disk: tuple[Path, Callable[[str], object]], op: Any
+) -> None:
+    mount, remount = small_disk
+    writer = FileJournal(mount / "store")
+    await writer.open()
+    await writer.write([op.append("s", b"{}")])
+    await writer.close()
+    remount("nr_inodes=10")
+    for number in range(10):
+        with contextlib.suppress(OSError):
+            (mount / f"filling{number}").touch()
+    journal = FileJournal(mount / "store")
+    await journal.open()
+    with pytest.raises(StoreUnavailableError, match="No space"):
+        await journal.write([op.append("new", b"{}")])
+    assert await journal.write([op.append("s", b"{}")]) == (2,)
+    assert await journal.write([op.delete("s")]) == (2,)
     await journal.close()
 
 

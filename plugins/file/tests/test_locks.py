@@ -182,6 +182,19 @@ async def test_temporary_files_of_the_dead_are_collected_and_those_of_the_living
     await journal.close()
 
 
+async def test_what_is_in_the_temporary_folder_and_is_no_file_stays_and_stops_nothing(root: Path, op: Any) -> None:
+    temporary = root / "default/temporary"
+    (temporary / "lost+found").mkdir(parents=True)
+    (temporary / "link").symlink_to("/nowhere")
+    for number in range(5):
+        (temporary / f"dead{number}.tmp").touch()
+    journal = FileJournal(root)
+    await journal.open()
+    assert await journal.write([op.append("s", b"{}")]) == (1,)
+    await journal.close()
+    assert sorted(path.name for path in temporary.iterdir()) == ["link", "lost+found"]
+
+
 def descriptors(root: Path) -> list[str]:
     links = []
     for entry in Path("/proc/self/fd").iterdir():

@@ -28,6 +28,7 @@ NOT_OURS: Final = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """How a link, a folder for a file, a file for a folder and a socket refuse to be opened."""
 
 READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Place:
@@ -57,6 +58,7 @@ class Directory:
         self.disk = disk
         self._root, self._namespace = root, to_name(namespace)
         self._title, self._shared = title, shared
+        self._locks_proven = not shared
         self._folders: dict[tuple[str, ...], int] = {}
         self._settled: set[tuple[str, ...]] = set()
         self._opening = threading.Lock()
@@ -75,12 +77,11 @@ class Directory:
                 self._sync_path(parent)
         try:
             folder = self.make(TEMPORARY)
-            if self._shared:
-                self._probe(folder)
+            self._prove_locks(folder)
             self._collect(folder)
         except OSError as error:
-            # Nobody writes there, so there is nobody to exclude; a write will say the same.
-            if error.errno not in READ_ONLY:
+            # What is there can be read, and on a full disk added to and deleted; a write that cannot be will say the same.
+            if error.errno not in (*READ_ONLY, *FULL):
                 raise
 
     def enter(self) -> None:
@@ -166,6 +167,7 @@ class Directory:
     def temporary(self) -> tuple[str, int]:
         """Make a file with a name of its own, locked, so that nobody collects it while its writer lives."""
         folder = self.make(TEMPORARY)
+        self._prove_locks(folder)  # if it could not be done at opening
         while True:
             name = f"{secrets.token_hex(8)}.tmp"
             file = self.disk.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, folder)
@@ -209,6 +211,12 @@ class Directory:
             if error.errno not in (*READ_ONLY, errno.EINVAL):
                 raise
 
+    def _prove_locks(self, folder: int) -> None:
+        """See once that locks work, before anything is collected or a key is made."""
+        if not self._locks_proven:
+            self._probe(folder)
+            self._locks_proven = True
+
     def _probe(self, folder: int) -> None:
         """Refuse a mount on which two handles of a file do not exclude each other: some accept every lock."""
         name = f"{secrets.token_hex(8)}.tmp"
@@ -245,10 +253,13 @@ class Directory:
     def _collect(self, folder: int) -> None:
         """Remove the temporary files whose writers are dead: the kernel has released their locks."""
         for name in self.disk.names(folder):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 file = self.disk.open(name, os.O_RDWR, folder)
-                try:
-                    if self.lock(file):
+            except OSError:  # it is gone, or something that no writer has made, such as `lost+found`
+                continue
+            try:
+                if self.lock(file):
+                    with contextlib.suppress(FileNotFoundError):  # another process was faster
                         self.disk.unlink(name, folder)
-                finally:
-                    self.disk.let_go(file)
+            finally:
+                self.disk.let_go(file)
