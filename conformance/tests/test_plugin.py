@@ -88,7 +88,48 @@ def test_wrong_use_is_told(tmp_path: Path, words: list[str], told: str) -> None:
     assert told in said
 
 
+# --- law_tests ---
+
+MODULE = """
+from perdure_conformance.pytest_support import law_tests
+from perdure_conformance.target import Target
+
+test_law = law_tests(Target.from_url("memory:{{place}}"){more})
+
+def test_of_something_else():
+    pass
+"""
+
+
+def test_a_module_of_laws_heeds_the_option(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(MODULE.format(more=""))
+    code, said = run(tmp_path, "-v", *IN_PROCESS)
+    assert (code, said.count("PASSED")) == (0, 3), said
+    assert f"{len(all_laws()) - 2} deselected" in said
+    code, said = run(tmp_path, "--law", "sessions-write-add-one")
+    assert (code, "there is no law 'sessions-write-add-one'" in said) == (4, True), said
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (', only=["sessions-write-adds-one", "sessions-write-add-one"]', "there is no law 'sessions-write-add-one'"),
+        (', profile="fulll"', "there is no profile 'fulll', only quick, full, nightly"),
+    ],
+)
+def test_a_module_of_laws_that_there_are_not_is_wrong(tmp_path: Path, more: str, told: str) -> None:
+    (tmp_path / "test_mine.py").write_text(MODULE.format(more=more))
+    code, said = run(tmp_path)
+    assert (code, told in said) == (2, True), said
+
+
 # --- the class ---
+
+
+def test_a_class_with_a_profile_that_there_is_not_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(CLASS + "\n    profile = 'fulll'\n")
+    code, said = run(tmp_path, *ONLY)
+    assert (code, "there is no profile 'fulll', only quick, full, nightly" in said) == (2, True), said
 
 
 def test_the_class_is_one_test_for_each_law(tmp_path: Path) -> None:

@@ -55,3 +55,14 @@ PROFILES = {
     )
 }
 """The profiles by name."""
+
+
+def find_profile(name: str) -> Profile:
+    """Return the profile of a name.
+
+    Raises:
+        ValueError: There is none; the message says which there are.
+    """
+    if name not in PROFILES:
+        raise ValueError(f"there is no profile {name!r}, only {', '.join(PROFILES)}")
+    return PROFILES[name]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from perdure_conformance.laws.register import Law
 
 STORE_LAWS = Path(__file__).with_name("store_laws.py")
@@ -53,19 +55,57 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from perdure_conformance.testing import StoreConformance
 
         if issubclass(metafunc.cls, StoreConformance):
+            check_profile(metafunc.cls.profile)
             _each_law(metafunc, metafunc.cls.only)
 
 
-def _each_law(metafunc: pytest.Metafunc, only: tuple[str, ...] | None) -> None:
-    laws = _laws(metafunc.config.getoption("law") or only)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the laws of `--law` alone, of those too that `law_tests` had made before any option was known."""
+    if config.getoption("law"):
+        wanted = {None, *(law.id for law in chosen_laws(config.getoption("law")))}
+        config.hook.pytest_deselected(items=[item for item in items if _law_of(item) not in wanted])
+        items[:] = [item for item in items if _law_of(item) in wanted]
+
+
+def _each_law(metafunc: pytest.Metafunc, only: Iterable[str] | None) -> None:
+    laws = chosen_laws(metafunc.config.getoption("law") or only)
     metafunc.parametrize("law", laws, ids=[law.id for law in laws])
 
 
-def _laws(only: tuple[str, ...] | list[str] | None) -> list[Law]:
+def _law_of(item: pytest.Item) -> str | None:
+    """Return the id of the law that a test tries, `None` for a test of something else."""
+    from perdure_conformance.laws.register import Law
+
+    found = getattr(item, "callspec", None)
+    law = None if found is None else found.params.get("law")
+    return law.id if isinstance(law, Law) else None
+
+
+def chosen_laws(only: Iterable[str] | None) -> list[Law]:
+    """Return the laws of these ids, `None`: all.
+
+    Raises:
+        pytest.UsageError: An id names no law.
+    """
     from perdure_conformance.laws.register import all_laws
 
     known = {law.id: law for law in all_laws()}
-    unknown = [name for name in only or () if name not in known]
+    names = list(known) if only is None else list(dict.fromkeys(only))
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise pytest.UsageError(f"there is no law {unknown[0]!r}; `perdure-conformance list` shows all")
-    return list(known.values()) if only is None else [known[name] for name in only]
+    return [known[name] for name in names]
+
+
+def check_profile(name: str) -> None:
+    """Refuse a profile that is none.
+
+    Raises:
+        pytest.UsageError: There is none of this name.
+    """
+    from perdure_conformance.profiles import find_profile
+
+    try:
+        find_profile(name)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from perdure_conformance.laws.register import Law, all_laws
+from perdure_conformance.laws.register import Law
+from perdure_conformance.pytest_plugin import check_profile, chosen_laws
 from perdure_conformance.target import Target
 from perdure_conformance.testing import check_law
 
@@ -28,9 +29,12 @@ def law_tests(
         *targets: The stores under test.
         only: The ids of the laws to try; `None`: all.
         profile: How much each law tries, by the name of a profile of the command.
+
+    Raises:
+        pytest.UsageError: An id names no law, or there is no such profile.
     """
-    chosen = None if only is None else frozenset(only)
-    laws = [law for law in all_laws() if chosen is None or law.id in chosen]
+    check_profile(profile)
+    laws = chosen_laws(only)
     cases = [pytest.param(target, law, id=f"{target.name}-{law.id}") for target in targets for law in laws]
 
     @pytest.mark.parametrize(("target", "law"), cases)

@@ -12,7 +12,7 @@ from perdure_conformance.cli.output import Progress, refuse, show
 from perdure_conformance.cli.surroundings import spare_the_collector
 from perdure_conformance.known_failures import KnownFailure, KnownFailuresError, read_known_failures
 from perdure_conformance.laws.register import all_laws
-from perdure_conformance.profiles import PROFILES, Profile
+from perdure_conformance.profiles import PROFILES, Profile, find_profile
 from perdure_conformance.reports.files import write_reports
 from perdure_conformance.reports.model import Report
 from perdure_conformance.reports.text import report_text
@@ -73,9 +73,10 @@ def _named(text: str) -> Named:
 
 
 def _profile(name: str) -> Profile:
-    if name not in PROFILES:
-        refuse(f"there is no profile {name!r}, only {', '.join(PROFILES)}")
-    return PROFILES[name]
+    try:
+        return find_profile(name)
+    except ValueError as error:
+        refuse(str(error))
 
 
 def _chosen(names: list[str] | None) -> list[str] | None:

@@ -17,7 +17,7 @@ from perdure_conformance.cli.output import Progress, refuse, show
 from perdure_conformance.cli.surroundings import spare_the_collector
 from perdure_conformance.grading import Clean, Grading, Planted
 from perdure_conformance.laws.register import all_laws
-from perdure_conformance.profiles import PROFILES, Profile
+from perdure_conformance.profiles import PROFILES, Profile, find_profile
 from perdure_conformance.reports.grade import grade_text
 from perdure_conformance.resolve import TargetError, find_target
 
@@ -107,9 +107,10 @@ def _checked(one: Any) -> Planted:
 
 
 def _profile(name: str) -> Profile:
-    if name not in PROFILES:
-        refuse(f"there is no profile {name!r}, only {', '.join(PROFILES)}")
-    return PROFILES[name]
+    try:
+        return find_profile(name)
+    except ValueError as error:
+        refuse(str(error))
 
 
 def _chosen(planted: Sequence[Planted], only: Iterable[str] | None) -> Sequence[Planted]:
