@@ -333,6 +333,16 @@ def test_a_call_in_doubt_is_shown_and_asked_about(perdure: Perdure) -> None:
     assert perdure.json("resume", "cli_world:agent", "user-2")["turn"]["finish_reason"] == "stop"
 
 
+def test_a_file_of_arguments_that_cannot_be_read_is_refused(perdure: Perdure) -> None:
+    approve = ("approvals", "approve", approval_of(perdure, "order-7"), "--arguments", "@given.json")
+    given = perdure.directory / "given.json"
+    for text in (b"[" * 50_000, b'{"a": "\xe9"}'):
+        given.write_bytes(text)
+        assert "--arguments is not JSON" in perdure(*approve, code=2).err
+    given.write_bytes(b'{"a":' + b"[" * 300 + b"]" * 300 + b"}")
+    assert "nested deeper" in perdure(*approve, code=2).err
+
+
 # --- removing ---
 
 

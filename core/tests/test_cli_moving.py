@@ -167,6 +167,15 @@ def test_import_finds_out_the_format(perdure: Perdure, tmp_path: Path) -> None:
     assert "No such file" in perdure("import", "none.jsonl", "--store", "sqlite:b.db", code=2).err
 
 
+@pytest.mark.parametrize("form", ["auto", "openai", "claude", "perdure"])
+def test_import_refuses_what_is_nested_too_deep(perdure: Perdure, tmp_path: Path, form: str) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000 + "\n")
+    ran = perdure("import", "deep.json", "--format", form, "--store", "sqlite:b.db", code=1)
+    assert ran.err.startswith("perdure import: line 1 ")
+    (tmp_path / "deep.json").write_text('[{"role":"user","content":' + "[" * 300 + "]" * 300 + "}]")
+    assert "nested deeper" in perdure("import", "deep.json", "--session", "deep", "--store", "sqlite:c.db", code=1).out
+
+
 def test_export_to_other_formats(perdure: Perdure) -> None:
     lines = perdure("export", "--format", "openai", "--store", "sqlite:a.db", code=0)
     assert len(lines.out.splitlines()) == 8

@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import codec
-from perdure.errors import NotJsonError
+from perdure.contracts.records import decode_object
+from perdure.errors import NotJsonError, StoreCorruptedError
 
 LEAVES = (
     st.none()
@@ -144,6 +145,15 @@ def test_what_orjson_cannot_write_is_refused_inside_a_value_that_it_cannot_write
 def test_what_is_not_json_is_not_decoded(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # reason: msgspec and the standard library word it differently
         codec.decode(data)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '["\\ud800",'])
+def test_what_is_nested_too_deep_to_be_read_is_not_decoded(opening: str) -> None:
+    deep = opening.encode() * 100_000
+    with pytest.raises(ValueError, match="nested deeper than can be read"):
+        codec.decode(deep)
+    with pytest.raises(StoreCorruptedError, match="session s: state is damaged: the stored bytes are not JSON"):
+        decode_object(deep, "session s: state")
 
 
 def test_decoded_values_are_new_each_time() -> None:

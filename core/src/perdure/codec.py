@@ -69,12 +69,15 @@ def decode(data: bytes) -> Any:
     """Decode what `encode` made. Each call returns new objects.
 
     Raises:
-        ValueError: The bytes are not JSON.
+        ValueError: The bytes are not JSON, or nested deeper than can be read.
     """
     try:
-        return _decode_fast(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return json.loads(data, parse_int=_read_int, parse_constant=_refuse_constant)
+        try:
+            return _decode_fast(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return json.loads(data, parse_int=_read_int, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested deeper than can be read") from None
 
 
 def copied(value: Any) -> Any:

@@ -224,10 +224,10 @@ def _who(by: str | None) -> str:
 
 def _object(text: str) -> Record:
     """Return the JSON object that was given, in a file, or on standard input."""
-    given = sys.stdin.read() if text == "-" else Path(text[1:]).read_text("utf-8") if text.startswith("@") else text
     try:
+        given = sys.stdin.read() if text == "-" else Path(text[1:]).read_text("utf-8") if text.startswith("@") else text
         value = json.loads(given, object_pairs_hook=_unambiguous)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(
             f"--arguments is not JSON: {error}", "Quote it: --arguments '{...}'.", ExitCode.CANNOT
         ) from None

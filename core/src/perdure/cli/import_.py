@@ -84,8 +84,8 @@ def _looks_like(first: bytes) -> str:
     """Return the format of which a first line could be."""
     try:
         value = json.loads(first)
-    except ValueError:
-        return "openai"  # a list or an object over several lines
+    except (ValueError, RecursionError):
+        return "openai"  # a list or an object over several lines, or what its reader refuses
     if not isinstance(value, dict):
         return "openai"
     if value.get("type") == "export":

@@ -45,7 +45,7 @@ def read_lines(lines: Iterable[bytes], notes: list[Note], *, strict: bool = True
         if data:
             try:
                 value = codec.decode(data)
-            except (ValueError, RecursionError):
+            except ValueError:
                 _damaged(number, offset, raw, notes, strict=strict)
             else:
                 yield Line(number, value, data)

@@ -139,7 +139,7 @@ def _arguments(given: object, where: str, notes: list[Note]) -> Record:
     if isinstance(given, str):
         try:
             arguments = codec.decode(given.encode("utf-8", "surrogatepass"))
-        except (ValueError, RecursionError):
+        except ValueError:
             arguments = None
         if isinstance(arguments, dict):
             return {"arguments": arguments}
