@@ -58,8 +58,13 @@ def connection_of(text: str) -> dict[str, Any]:
         ("redis://u:p%40@h:1/3", {"host": "h", "port": 1, "db": 3, "username": "u", "password": "p@"}),
         ("redis://[::1]:7/?db=2&protocol=2", {"host": "::1", "port": 7, "db": 2, "protocol": 2}),
         (
-            "rediss://h?ca=/ca.pem&cert=/c.pem&cert_key=/k.pem",
-            {"class": "SSLConnection", "ssl_ca_certs": "/ca.pem", "ssl_certfile": "/c.pem", "ssl_keyfile": "/k.pem"},
+            f"rediss://h?ca={CERTIFICATE}&cert={CERTIFICATE.parent}/../tests/tls.pem&cert_key={CERTIFICATE.parent}/./tls.pem",
+            {
+                "class": "SSLConnection",
+                "ssl_ca_certs": f"{CERTIFICATE}",
+                "ssl_certfile": f"{CERTIFICATE.parent}/../tests/tls.pem",
+                "ssl_keyfile": f"{CERTIFICATE.parent}/./tls.pem",
+            },
         ),
         ("redis+unix:/run/r.sock?db=4", {"path": "/run/r.sock", "db": 4, "class": "UnixDomainSocketConnection"}),
         ("redis+unix:///run/r.sock", {"path": "/run/r.sock", "db": 0}),
@@ -101,7 +106,10 @@ async def test_a_url_names_sentinels_and_clusters() -> None:
         "redis+cluster:",
         "redis://h?ca=/ca.pem",
         "redis+cluster://h?cert=/c.pem",
-        "rediss://h?cert_key=/k.pem",
+        "rediss://h?ca=/nowhere/ca.pem",
+        "rediss://h?cert=/nowhere/c.pem",
+        f"rediss://h?cert={CERTIFICATE}&cert_key={CERTIFICATE.parent}",
+        f"rediss://h?cert_key={CERTIFICATE}",
         "redis+unix:/run/r.sock?tls=true",
         "redis://h?sentinel_password=s",
     ],
@@ -195,6 +203,28 @@ async def test_many_calls_share_few_connections(narrow: Redis, namespace: str, a
     written = await asyncio.gather(*(journal.write([append(f"s{number}", b"1", first=3)]) for number in range(50)))
     assert written == [(3,)] * 50
     assert len(narrow.connection_pool._available_connections) <= 2
+
+
+@anyio
+async def test_journals_of_one_client_share_its_connections(narrow: Redis, namespace: str, append: Maker) -> None:
+    journals = [RedisJournal(narrow, namespace=f"{namespace[:60]}{number}") for number in range(3)]
+    for journal in journals:
+        await journal.open()
+    calls = [journal.write([append(f"s{number}", first=3)]) for number in range(20) for journal in journals]
+    assert await asyncio.gather(*calls) == [(3,)] * 60
+
+
+def test_a_client_may_go_on_in_another_loop(server: Server, namespace: str, append: Maker) -> None:
+    client = Redis(port=server.port, max_connections=1)
+
+    async def use(name: str) -> None:
+        journal = RedisJournal(client, namespace=namespace)
+        await journal.open()
+        await asyncio.gather(*(journal.write([append(f"{name}{number}", first=3)]) for number in range(5)))
+        await client.aclose()
+
+    for name in "ab":
+        asyncio.run(use(name))
 
 
 @anyio

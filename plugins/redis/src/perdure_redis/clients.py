@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -70,8 +71,11 @@ def _check_options(url: StoreURL, options: Options, tls: bool) -> None:
     if options.tls and url.scheme == "redis+unix":
         raise _refused(url, "asks for TLS, which a socket of this machine does not speak")
     for name in ("ca", "cert", "cert_key"):
-        if getattr(options, name) is not None and not tls:
+        path = getattr(options, name)
+        if path is not None and not tls:
             raise _refused(url, f"has the option {name} without TLS; take rediss, or tls=true")
+        if path is not None and not Path(path).is_file():
+            raise _refused(url, f"has the option {name}, and there is no file {path}")
     if options.cert_key is not None and options.cert is None:
         raise _refused(url, "has the option cert_key without cert")
     for name in ("sentinel_username", "sentinel_password"):

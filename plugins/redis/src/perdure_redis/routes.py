@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 from hiredis import pack_command
 from redis.asyncio import Redis, RedisCluster
@@ -32,6 +33,8 @@ Command: TypeAlias = tuple[bytes, ...]
 
 REDIRECTIONS = 5
 """How often one call follows a cluster that moves."""
+
+_turns: WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
 class Call(NamedTuple):
@@ -65,11 +68,12 @@ class Route(ABC):
         Args:
             client: The client.
             timeout: How long one exchange may take, the wait for a free connection included, in seconds.
-            limit: How many calls go on at once; others wait for a connection.
+            limit: How many calls go on at once; others wait for a connection. Routes of one client share this, and the first
+                says it.
         """
         self.client: Any = client  # redis-py types its own commands, and this module goes below them
         self.timeout = timeout
-        self._free = asyncio.Semaphore(limit)
+        self._limit = limit
         self._deadlines = Deadlines(timeout)
 
     async def send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
@@ -116,9 +120,13 @@ class Route(ABC):
     async def close(self) -> None:  # noqa: B027  # reason: most have none
         """Close the connections that are not the client's."""
 
-    @abstractmethod
     async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
-        """Send commands to each server that holds keys, and return the replies of each."""
+        """Send commands to each server that holds keys, and return the replies of each. It comes before everything else."""
+        self._free = turns_of(self.client, self._limit)
+        return await self._ask_all(call, commands)
+
+    @abstractmethod
+    async def _ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]: ...
 
     async def _exchange(self, call: Call, source: Any, commands: Sequence[Command]) -> list[Any]:
         packed = list(map(pack_command, commands))  # type: ignore[arg-type]  # reason: its stub wants one length
@@ -161,8 +169,7 @@ class SingleRoute(Route):
     async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
         return await self._exchange(call, self.client.connection_pool, commands)
 
-    async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
-        """Ask the server."""
+    async def _ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         return [await self.send(call, b"", commands)]
 
     async def _acquire(self, source: Any) -> Any:
@@ -188,10 +195,9 @@ class OwnRoute(SingleRoute):
         self._idle: list[Any] = []
         self._kept: set[Any] = set()  # idle or in use
 
-    async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
-        """Ask the server; from now on connections are kept."""
+    async def _ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         self._keeps = True
-        return await super().ask_all(call, commands)
+        return await super()._ask_all(call, commands)
 
     async def _acquire(self, source: Any) -> Any:
         connection = self._idle.pop() if self._idle else source.make_connection()
@@ -259,8 +265,7 @@ class ClusterRoute(Route):
             break
         return replies
 
-    async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
-        """Ask every master."""
+    async def _ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         await self._source(call, b"")
         return [await self._exchange_with(call, node, commands) for node in self.client.get_primaries()]
 
@@ -314,6 +319,15 @@ def route_of(client: Client, timeout: float, limit: int, *, own: bool) -> Route:
         return ClusterRoute(client, timeout, min(limit, client.connection_kwargs["max_connections"]))
     kind = OwnRoute if own else SingleRoute
     return kind(client, timeout, min(limit, client.connection_pool.max_connections))
+
+
+def turns_of(client: Client, limit: int) -> asyncio.Semaphore:
+    """Return what all journals over a client wait for. Each for itself, they would ask for more connections than it has."""
+    pool, loop = getattr(client, "connection_pool", client), asyncio.get_running_loop()
+    known = _turns.get(pool)
+    if known is None or known[0] is not loop:  # a client may have been closed in one loop and go on in another
+        known = _turns[pool] = loop, asyncio.Semaphore(limit)
+    return known[1]
 
 
 def answered(reply: Any, call: Call) -> Any:
