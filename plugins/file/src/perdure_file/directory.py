@@ -116,16 +116,28 @@ class Directory:
                     self._make(path[:length])
         return self._folders[path]
 
+    def check_in_place(self, *names: str) -> None:
+        """See that a folder in which nothing was found, or the one above it, has not been removed since it was opened."""
+        path = (self._namespace, *names)
+        opened = next(path[:length] for length in range(len(path), -1, -1) if path[:length] in self._folders)
+        if not self.disk.status(self._folders[opened]).st_nlink:
+            problem = (
+                "its directory was removed or replaced while the store was open: close the store and open it again"
+            )
+            raise OSError(errno.ESTALE, problem)
+
     def log(self, place: Place, *, write: bool = False) -> Log | None:
         """Open the file of a key, or answer `None` if it is absent."""
         folder = self.find(place.part)
         if folder is None:
+            self.check_in_place(place.part)
             return None
         where = self.where(place)
         try:
             flags = os.O_RDWR if write else os.O_RDONLY
             file = self.open_file(place.file, flags, folder, f"{where} ({place.part} {place.key.id})")
         except FileNotFoundError:
+            self.check_in_place(place.part)
             return None
         log = Log(self.disk, file, place.part, place.key.id, where, self._known)
         log.check()
@@ -142,6 +154,7 @@ class Directory:
 
     def ids(self, part: str) -> Iterator[str]:
         """List the ids of a part. What is in its folder and is none of ours is left alone."""
+        self.check_in_place(part)
         folder = self.find(part)
         if folder is None:
             return

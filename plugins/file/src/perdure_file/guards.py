@@ -125,6 +125,7 @@ class Guard:
         try:
             return self._directory.open_file(self.place.lock, os.O_RDWR | (os.O_CREAT if make else 0), folder, where)
         except FileNotFoundError:
+            self._directory.check_in_place(LOCKS, self.place.part)
             if make:
                 raise
             return None
@@ -136,9 +137,7 @@ class Guard:
         if self.log is not None and found is not None and self.log.still_at(found):
             self._size = found.st_size
             return
-        self.adopt(None)
-        if found is not None:
-            self.adopt(self._directory.log(self.place, write=write))
+        self.adopt(self._directory.log(self.place, write=write))
 
     def _is_at_its_name(self, folder: int) -> bool:
         try:
