@@ -87,14 +87,6 @@ def test_an_empty_variable_is_none_and_the_option_comes_first(perdure: Perdure) 
     assert "there.db" in perdure("ls", "--store", "sqlite:there.db", code=2, PERDURE_STORE="sqlite:other.db").err
 
 
-@pytest.mark.parametrize("url", ["sqlite:deep/none.db", "file:none", "memory:"])
-def test_a_store_that_is_not_there_is_not_made(perdure: Perdure, url: str) -> None:
-    for command in (["ls"], ["doctor"], ["delete", "x", "--yes"]):
-        err = perdure(*command, code=2, PERDURE_STORE=url).err
-        assert "names no store" in err or "keeps nothing" in err
-    assert list(perdure.directory.iterdir()) == []
-
-
 LOOKS = (
     ["ls"],
     ["pending"],
@@ -105,6 +97,14 @@ LOOKS = (
     ["prune", "--older-than", "1d", "--dry-run"],
     ["doctor"],
 )
+
+
+@pytest.mark.parametrize("url", ["sqlite:deep/none.db", "file:none", "memory:"])
+def test_a_store_that_is_not_there_is_not_made(perdure: Perdure, url: str) -> None:
+    for command in (*LOOKS, ["prune", "--older-than", "1d"], ["copy", url, "sqlite:b.db"], ["worker", "no:agent"]):
+        err = perdure(*command, code=2, PERDURE_STORE=url).err
+        assert "names no store" in err or "keeps nothing" in err
+    assert list(perdure.directory.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", LOOKS, ids=" ".join)

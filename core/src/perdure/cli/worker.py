@@ -17,7 +17,7 @@ import typer
 from perdure.bundle import AgentStore
 from perdure.cli.agent_target import AgentArgument, load_agent
 from perdure.cli.codecs import codec_of_command
-from perdure.cli.store_url import OwnStoreOption
+from perdure.cli.store_url import OwnStoreOption, require_existing
 from perdure.contracts.store import describe
 from perdure.errors import InvalidArgumentError, StoreUnavailableError
 from perdure.opening import open_store
@@ -49,6 +49,8 @@ def worker(
     SIGTERM or SIGINT stops it: it gives its turns back, and others may take them at once. A second signal ends it at
     once.
     """
+    if store is not None:
+        require_existing(store)
     _show_log()
     settings = {
         "concurrency": concurrency,
