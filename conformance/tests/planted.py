@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,3 +88,39 @@ class RightStore(StoreConformance):
     def raw_damage(self, place: Place) -> None:
         for file in Path(place.directory).rglob("*.jsonl"):
             file.write_bytes(b"this is not a journal\n" * 50)
+
+
+def made_class() -> type[StoreConformance]:
+    return RightStore
+
+
+def failing() -> Target:
+    raise RuntimeError("no licence")
+
+
+def ending() -> Target:
+    raise SystemExit(0)
+
+
+def asking(name: str) -> Target:
+    return Target.from_url(name)
+
+
+class NoOpener(StoreConformance):
+    pass
+
+
+class NoTarget(RightStore):
+    def target(self) -> Target:
+        raise OSError("no such disk")
+
+
+released = threading.Event()
+
+
+async def blocked(place: Place, clock: Clock) -> AgentStore:
+    released.wait()
+    raise OSError("nobody waits for it")
+
+
+BLOCKED = Target("blocked", blocked)

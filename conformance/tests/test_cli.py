@@ -1,5 +1,6 @@
 """The command: what it takes, what it prints, and how it ends."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_a_failed_law_ends_with_1_and_tells_how() -> None:
         (["nosuch:{dir}"], "nosuch"),
         (["planted:MISSING"], "planted:MISSING"),
         (["planted:NUMBER"], "is a int"),
+        (["planted:NoOpener"],),
         (["memory:x?colour=red"], "colour"),
         ([MEMORY, "--profile", "slow"], "there is no profile 'slow', only quick, full, nightly"),
         ([MEMORY, "--only", "no-such-law"], "there is no law 'no-such-law'"),
@@ -116,6 +118,15 @@ def test_a_check_without_time_ends_with_5_and_says_what_was_cut() -> None:
     assert "it was cut: the time of the check was over" in ran.output
     assert "after 0.5 seconds the check was cut" in ran.output
     assert ran.output.splitlines()[-1] == "cut"
+
+
+@pytest.mark.parametrize(("target", "seconds"), [(MEMORY, "0"), ("planted:BLOCKED", "0.2")])
+def test_an_opener_that_has_no_time_did_not_fail(target: str, seconds: str) -> None:
+    ran = check(target, "--max-time", seconds)
+    importlib.import_module("planted").released.set()
+    assert (ran.exit_code, ran.output.splitlines()[-1]) == (5, "cut"), ran.output
+    assert "the opener failed" not in ran.output
+    assert f"after {seconds} seconds the check was cut: 0 of" in ran.output
 
 
 def test_some_laws_alone_grant_no_level() -> None:

@@ -331,6 +331,22 @@ def test_a_badge_of_a_failure_is_one_of_failure(failed: Report) -> None:
     assert badge_text(report)[0] == "1 law failed"
 
 
+@pytest.mark.parametrize(
+    "error", [SystemError("AST constructor recursion depth mismatch"), RecursionError(), OSError()]
+)
+def test_a_failure_is_told_though_no_test_of_it_can_be_written(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> str:
+        raise error
+
+    monkeypatch.setattr("perdure_conformance.reports.failures.written_test", broken)
+    (law,) = checked(planted.BROKEN, BROKEN_LAW).laws
+    assert law.failure is not None
+    assert law.failure.test is None
+    assert "VersionConflictError" in law.failure.expected
+
+
 # --- all of them ---
 
 

@@ -30,7 +30,7 @@ from perdure_conformance.reports.model import (
     Versions,
 )
 from perdure_conformance.resolve import Named
-from perdure_conformance.runner import Outcome, run_law
+from perdure_conformance.runner import CUT, Outcome, run_law
 from perdure_conformance.runner import Verdict as LawVerdict
 
 OPENING = "opening"
@@ -38,7 +38,6 @@ OPENING = "opening"
 
 OPENER_LAW = "opener-opens"
 NOT_TRIED = "it was not tried: the opener failed"
-CUT = "it was cut: the time of the check was over"
 
 
 @dataclass(frozen=True)
@@ -76,19 +75,19 @@ class Tried:
 
     law: Law
     verdict: LawVerdict | None = None
-    seed: int = 0
+    failure: FailureData | None = None
     rounds: int = 0
     seconds: float = 0.0
     tried: int = 0
     points: int = 0
 
-    def take(self, verdict: LawVerdict, seed: int) -> None:
+    def take(self, verdict: LawVerdict) -> None:
         """Add one round. What was cut takes nothing from rounds that were not."""
         self.seconds += verdict.seconds
         if verdict.outcome is Outcome.NOT_RUN and self.rounds:
             return
         self.rounds += verdict.outcome in (Outcome.PASSED, Outcome.FAILED)
-        self.verdict, self.seed = verdict, seed
+        self.verdict = verdict
         self.tried, self.points = verdict.tried, verdict.points
 
     @property
@@ -128,7 +127,7 @@ class Check:
         if self.plan.only is None:
             processes.prepare()
         self._look(seeds[0])
-        if not self._opener_failed:
+        if not (self._opener_failed or self._was_cut):
             self._rounds(seeds)
         return self._report(seeds)
 
@@ -142,9 +141,10 @@ class Check:
         verdict = run_law(self.plan.named.target, law, time_left=self._time_left())
         if verdict.outcome is not Outcome.PASSED:
             opener = Tried(law)
-            opener.take(verdict, seed)
+            self._take(opener, verdict, seed)
             self._tried.insert(0, opener)
-            self._opener_failed = True
+            self._was_cut = _is_cut(verdict)
+            self._opener_failed = not self._was_cut
 
     async def _note(self, bench: Bench) -> None:
         for part in PARTS:
@@ -181,12 +181,18 @@ class Check:
             points=profile.points,
             time_left=self._time_left(),
         )
-        tried.take(verdict, seed)
+        self._take(tried, verdict, seed)
         self._trials += 1
         if tried.law.area == OPENING and verdict.outcome is Outcome.FAILED:
             self._opener_failed = True
         if self._listener is not None:
             self._listener(self._trials, total, verdict)
+
+    def _take(self, tried: Tried, verdict: LawVerdict, seed: int) -> None:
+        """Add one round, and tell at once how it failed: of what was cut a thread may be left that goes on meanwhile."""
+        tried.take(verdict)
+        if verdict.outcome is Outcome.FAILED:
+            tried.failure = self._failure(verdict, seed)
 
     def _time_left(self) -> float:
         return self.plan.profile.max_time - (time.perf_counter() - self._began)
@@ -223,7 +229,6 @@ class Check:
         law, verdict = tried.law, tried.verdict
         outcome = Outcome.NOT_RUN if verdict is None else verdict.outcome
         message = (NOT_TRIED if self._opener_failed else CUT) if verdict is None else verdict.message
-        failed = verdict is not None and outcome is Outcome.FAILED
         return LawData(
             id=law.id,
             sentence=law.sentence,
@@ -239,7 +244,7 @@ class Check:
             tried=tried.tried,
             points=tried.points,
             excuse=self._excuse(law.id, outcome),
-            failure=self._failure(verdict, tried.seed) if failed and verdict is not None else None,
+            failure=tried.failure,
         )
 
     def _failure(self, verdict: LawVerdict, seed: int) -> FailureData:
@@ -263,10 +268,10 @@ class Check:
             return Verdict.OPENER_FAILED, ExitCode.OPENER_FAILED
         if any(law.is_error for law in laws):
             return Verdict.FAILED, ExitCode.LAW_FAILED
+        if any(_is_cut(law) for law in laws):
+            return Verdict.CUT, ExitCode.CUT
         if not any(law.outcome in (Outcome.PASSED, Outcome.FAILED) for law in laws):
             return Verdict.NOTHING_RUN, ExitCode.NOTHING_RUN
-        if any(law.outcome is Outcome.NOT_RUN and law.message == CUT for law in laws):
-            return Verdict.CUT, ExitCode.CUT
         return Verdict.HELD, ExitCode.HELD
 
     def _not_tested(self, levels: Sequence[LevelData], laws: Sequence[LawData]) -> Iterable[str]:
@@ -290,6 +295,11 @@ class Check:
                 f"after {self.plan.profile.max_time:g} seconds the check was cut: {tried} of {len(laws)} laws were tried, "
                 f"in {max((law.rounds for law in laws), default=0)} of {self.plan.profile.rounds} rounds"
             )
+
+
+def _is_cut(trial: LawVerdict | LawData) -> bool:
+    """Whether the time was over before a law had been tried."""
+    return trial.outcome is Outcome.NOT_RUN and trial.message == CUT
 
 
 def _levels(laws: Sequence[LawData], declared: Declared) -> tuple[LevelData, ...]:

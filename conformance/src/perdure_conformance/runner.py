@@ -22,6 +22,8 @@ from perdure_conformance.places import Places
 from perdure_conformance.recording import CallLog, RecordedCall, printable
 from perdure_conformance.target import Target
 
+CUT = "it was cut: the time of the check was over"
+
 CALL_SHARE = 2 / 3
 """How much of the time of its law one call may take: a store that hangs is told by the call that did."""
 
@@ -140,7 +142,7 @@ def run_law(
         patience = trial.patience
         thread.join(min(patience, time_left))
         if not told and time_left < patience:
-            told.append((Outcome.NOT_RUN, "it was cut: the time of the check was over"))
+            told.append((Outcome.NOT_RUN, CUT))
         if not told:
             told.append((Outcome.FAILED, f"the store blocked its event loop for more than {law.timeout:g} seconds"))
     outcome, message = told[0][0], printable(told[0][1])
