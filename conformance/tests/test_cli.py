@@ -78,7 +78,15 @@ def test_a_failed_law_ends_with_1_and_tells_how() -> None:
         (["nosuch:{dir}"], "nosuch"),
         (["planted:MISSING"], "planted:MISSING"),
         (["planted:NUMBER"], "is a int"),
-        (["planted:NoOpener"],),
+        (["planted:failing"], "'planted:failing' makes no target: RuntimeError: no licence"),
+        (["planted:ending"], "'planted:ending' makes no target: SystemExit: 0"),
+        (["planted:asking"], "'planted:asking' makes no target: TypeError: asking() missing 1 required"),
+        (
+            ["planted:NoOpener"],
+            "'planted:NoOpener' makes no target: TypeError: Can't instantiate abstract class NoOpener",
+        ),
+        (["planted:NoTarget"], "'planted:NoTarget' makes no target: OSError: no such disk"),
+        (["{dir}"], "{dir}: has no scheme"),
         (["memory:x?colour=red"], "colour"),
         ([MEMORY, "--profile", "slow"], "there is no profile 'slow', only quick, full, nightly"),
         ([MEMORY, "--only", "no-such-law"], "there is no law 'no-such-law'"),
@@ -137,6 +145,7 @@ def test_some_laws_alone_grant_no_level() -> None:
 
 def test_a_module_is_found_where_the_command_is_called() -> None:
     assert check("planted:made", *only(BROKEN_LAW)).exit_code == 0
+    assert check("planted:made_class", *only(BROKEN_LAW)).exit_code == 0
 
 
 def test_secrets_of_a_url_are_not_shown() -> None:

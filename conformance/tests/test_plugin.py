@@ -80,9 +80,11 @@ def test_a_broken_store_fails_with_its_calls(tmp_path: Path) -> None:
         ([], "name a store: pytest --store URL"),
         (["--store", "nosuch:x"], "is no installed store, and no object of a module"),
         (["--store", "memory:{place}", "--law", "no-law"], "there is no law 'no-law'"),
+        (["--store", "planted:failing"], "--store: 'planted:failing' makes no target: RuntimeError: no licence"),
     ],
 )
 def test_wrong_use_is_told(tmp_path: Path, words: list[str], told: str) -> None:
+    (tmp_path / "planted.py").write_bytes(PLANTED.read_bytes())
     code, said = run(tmp_path, *words, "--pyargs", "perdure_conformance")
     assert code not in (0, 1), said
     assert told in said

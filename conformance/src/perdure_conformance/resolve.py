@@ -65,11 +65,12 @@ def _of_url(text: str, name: str | None = None) -> Target:
 def _checked_url(text: str) -> str:
     """Return a URL without its secrets, or raise if its plugin would refuse it."""
     try:
+        shown = str(StoreURL.parse(text))
         url = StoreURL.parse(text.replace("{dir}", "/dir").replace("{place}", "place"))
         plugins.load(url.scheme).check(url)
-        return str(StoreURL.parse(text))
     except PerdureError as error:
         raise TargetError(_with_hint(error)) from error
+    return shown
 
 
 def _with_hint(error: PerdureError) -> str:
@@ -85,7 +86,7 @@ def _of_module(text: str) -> Target:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = pkgutil.resolve_name(f"{importlib.import_module(module).__name__}:{attribute}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TargetError(f"{text!r} is no installed store, and no object of a module: {describe(error)}") from error
     return as_target(found, text)
 
@@ -98,15 +99,16 @@ def as_target(found: Any, text: str) -> Target:
     """
     from perdure_conformance.testing import StoreConformance
 
-    if isinstance(found, type) and issubclass(found, StoreConformance):
-        return found().target()
-    if callable(found) and not isinstance(found, Target):
-        found = found()
-    if isinstance(found, StoreConformance):
-        return found.target()
-    if isinstance(found, Target):
-        return found
-    raise TargetError(f"{text!r} is a {type(found).__name__}, neither a Target nor a StoreConformance")
+    try:
+        if callable(found) and not isinstance(found, type):
+            found = found()
+        made = found() if isinstance(found, type) else found
+        target = made.target() if isinstance(made, StoreConformance) else made
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{text!r} makes no target: {describe(error)}") from error
+    if isinstance(target, Target):
+        return target
+    raise TargetError(f"{text!r} is a {type(target).__name__}, neither a Target nor a StoreConformance")
 
 
 def plugin_targets(name: str) -> dict[str, Target]:
