@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from core.tests import cli_world
 from core.tests.command_line import Perdure, Program
 
 from perdure.cli import COMMANDS, application, main
@@ -101,7 +104,7 @@ LOOKS = (
 
 @pytest.mark.parametrize("url", ["sqlite:deep/none.db", "file:none", "memory:"])
 def test_a_store_that_is_not_there_is_not_made(perdure: Perdure, url: str) -> None:
-    for command in (*LOOKS, ["prune", "--older-than", "1d"], ["copy", url, "sqlite:b.db"], ["worker", "no:agent"]):
+    for command in (*LOOKS, ["prune", "--older-than", "1d"], ["copy", url, "sqlite:b.db"]):
         err = perdure(*command, code=2, PERDURE_STORE=url).err
         assert "names no store" in err or "keeps nothing" in err
     assert list(perdure.directory.iterdir()) == []
@@ -127,6 +130,25 @@ def test_what_is_empty_is_no_store(perdure: Perdure) -> None:
             assert f"names no store: {path} is empty. Correct the path." in told
     assert perdure.directory.joinpath("empty.db").stat().st_size == 0
     assert "nothing was ever stored in it" in perdure("doctor", "sqlite:empty.db", code=0).out
+
+
+def test_a_worker_makes_no_store_and_waits_for_one(perdure: Perdure) -> None:
+    shutil.copy(cli_world.__file__, perdure.directory)
+    script = str(Path(sys.executable).with_name("perdure"))
+    command = [script, "worker", "cli_world:agent", "--store", "sqlite:none.db"]
+    with subprocess.Popen(command, cwd=perdure.directory, stdout=subprocess.PIPE, text=True) as worker:
+        try:
+            assert worker.stdout is not None
+            assert "sqlite:none.db names no store: none.db does not exist" in worker.stdout.readline()
+            assert not perdure.directory.joinpath("none.db").exists()
+            asyncio.run(cli_world.fill(f"sqlite:{perdure.directory / 'none.db'}"))
+            assert any("worker started" in line for line in worker.stdout)
+            worker.send_signal(signal.SIGTERM)
+            worker.stdout.read()
+            assert worker.wait() == 0
+        finally:
+            worker.kill()
+    assert "keeps nothing" in perdure("worker", "cli_world:agent", "--store", "memory:", code=2).err
 
 
 @pytest.mark.parametrize(

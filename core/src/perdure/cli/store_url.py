@@ -63,6 +63,14 @@ def shown(url: str | None) -> str:
     return str(plugins.load(parsed.scheme).check(parsed))
 
 
+class NoStoreError(CommandError):
+    """There is no store where a URL names one."""
+
+    def __init__(self, url: StoreURL, problem: str) -> None:
+        """Say why there is none."""
+        super().__init__(f"{url} names no store: {url.path} {problem}", "Correct the path.", ExitCode.CANNOT)
+
+
 @asynccontextmanager
 async def opened(url: str | None, *, must_exist: bool = True, reading: bool = False) -> AsyncIterator[AgentStore]:
     """Open the store of a command.
@@ -122,6 +130,10 @@ def require_existing(text: str, *, or_empty: bool = False) -> None:
     """Refuse a URL whose file or directory is missing or, unless it may be, empty, and one that keeps nothing.
 
     Opening would make a store there.
+
+    Raises:
+        NoStoreError: It is missing, or empty.
+        CommandError: It keeps nothing.
     """
     url, kept = _declared(text)
     if not url.hosts and not any(one.durable or one.shared for one in kept):
@@ -134,9 +146,9 @@ def require_existing(text: str, *, or_empty: bool = False) -> None:
         return
     path = Path(url.path)
     if not path.exists():
-        raise CommandError(f"{url} names no store: {url.path} does not exist", "Correct the path.", ExitCode.CANNOT)
+        raise NoStoreError(url, "does not exist")
     if not or_empty and _is_empty(path):
-        raise CommandError(f"{url} names no store: {url.path} is empty", "Correct the path.", ExitCode.CANNOT)
+        raise NoStoreError(url, "is empty")
 
 
 def _is_empty(path: Path) -> bool:

@@ -17,7 +17,7 @@ import typer
 from perdure.bundle import AgentStore
 from perdure.cli.agent_target import AgentArgument, load_agent
 from perdure.cli.codecs import codec_of_command
-from perdure.cli.store_url import OwnStoreOption, require_existing
+from perdure.cli.store_url import NoStoreError, OwnStoreOption, require_existing
 from perdure.contracts.store import describe
 from perdure.errors import InvalidArgumentError, StoreUnavailableError
 from perdure.opening import open_store
@@ -49,8 +49,6 @@ def worker(
     SIGTERM or SIGINT stops it: it gives its turns back, and others may take them at once. A second signal ends it at
     once.
     """
-    if store is not None:
-        require_existing(store)
     _show_log()
     settings = {
         "concurrency": concurrency,
@@ -128,12 +126,13 @@ async def _work(options: _Options, stop: _Stop) -> None:
 
 
 async def _opened(url: str) -> AgentStore:
-    """Open the store; one that is away delays that, nothing more."""
+    """Open the store; one that is away, or that nobody has made yet, delays that, nothing more."""
     rest = 1.0
     while True:
         try:
+            require_existing(url)
             return await open_store(url, codec=codec_of_command())
-        except StoreUnavailableError as error:
+        except (NoStoreError, StoreUnavailableError) as error:
             log(logging.WARNING, "the store cannot be opened", error=describe(error))
         await asyncio.sleep(rest)
         rest = min(rest * 2, 30.0)
