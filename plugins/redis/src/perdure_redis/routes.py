@@ -243,9 +243,7 @@ class ClusterRoute(Route):
     """A cluster: each key has a slot, each slot a server, and both move."""
 
     cluster = True
-    _lost: str | None = (
-        None  # the node that failed since the map was read, "" if none in particular; None: the map is good
-    )
+    _lost: str | None = None  # the node that failed since the map was read, or "" for none in particular
 
     async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
         node = await self._source(call, key)
