@@ -65,6 +65,7 @@ async def _answer(request: ModelRequest) -> ModelResponse:
 
 
 agent = Agent(model=FunctionModel(_answer), tools=[lookup, pay, hang, die], name="shop")
+changed = Agent(model=FunctionModel(_answer), name="shop")
 another = Agent(model=FunctionModel(_answer), name="another")
 
 

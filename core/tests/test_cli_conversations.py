@@ -245,6 +245,16 @@ def test_all_turns_of_an_agent_are_resumed(perdure: Perdure) -> None:
     assert perdure("resume", "cli_world:another", code=0).out == "Nothing is pending.\n"
 
 
+def test_a_turn_that_fails_and_is_set_aside_is_listed_once_with_the_way_out(perdure: Perdure) -> None:
+    perdure("approvals", "approve", approval_of(perdure, "order-7"), code=0)
+    rows = perdure.json("resume", "cli_world:changed", MENDED="1", code=1)["turns"]
+    (what,) = [row["what"] for row in rows if row["conversation"] == "order-7"]
+    assert what.startswith("set aside (failed): run order-7.turn-")
+    assert what.endswith(
+        "it has no tool 'pay' any more. Resume it with the agent that began it, or drop it with discard_pending()."
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -151,7 +151,12 @@ def test_import_finds_out_the_format(perdure: Perdure, tmp_path: Path) -> None:
         ["left-out", "kept", "kept", "kept"],
     )
     (tmp_path / "chat.json").write_text(json.dumps(OPENAI, indent=2))
-    assert "names no session id" in perdure("import", "chat.json", "--store", "sqlite:b.db", code=1).err
+    err = perdure("import", "chat.json", "--store", "sqlite:b.db", code=1).err
+    assert "conversation 1 names no session id. Give one: session_id=ID, or --session ID." in err
+    (tmp_path / "number.json").write_text('{"session_id": "five", "messages": 5}\n')
+    for form in ("auto", "perdure", "claude"):
+        err = perdure("import", "number.json", "--format", form, "--store", "sqlite:b.db", code=1).err
+        assert "Is the file of this format?" in err
     ran = perdure("import", "chat.json", "--session", "chat", "--store", "sqlite:b.db", code=0)
     assert "session chat" in ran.out
     assert "instructions belong to the agent" in ran.out

@@ -133,22 +133,25 @@ async def _all(target: str, url: str | None) -> tuple[dict[str, Any], ExitCode]:
 
     async with _ready(target, url) as (agent, store):
         report = await Worker(agent, store=store).sweep(slow=True)
+    problems = {one.session_id: _problem(one.error) for one in report.failed}
+    aside = {one.session_id for one in report.set_aside}
     rows = [
         *({"conversation": one.session_id, "run_id": one.run_id, "what": one.finish_reason} for one in report.resumed),
         *(
             {
                 "conversation": one.session_id,
                 "run_id": one.run_id,
-                "what": f"set aside ({one.reason}): {one.last_error}",
+                "what": f"set aside ({one.reason}): {problems.get(one.session_id, one.last_error)}",
             }
             for one in report.set_aside
         ),
-        *({"conversation": key, "run_id": None, "what": "waits"} for key in report.waiting),
+        *({"conversation": key, "run_id": None, "what": "waits"} for key in report.waiting if key not in problems),
         *({"conversation": key, "run_id": None, "what": "busy: somebody else runs it"} for key in report.busy),
         *({"conversation": key, "run_id": None, "what": "settled what was left of it"} for key in report.settled),
         *(
             {"conversation": one.session_id, "run_id": one.run_id, "what": f"failed: {_problem(one.error)}"}
             for one in report.failed
+            if one.session_id not in aside
         ),
     ]
     waits = any(one.finish_reason == AWAITING for one in report.resumed)

@@ -6,7 +6,6 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.contracts.ids import safe_id
-from perdure.errors import ImportDataError
 from perdure.interchange.calls import repair_calls
 from perdure.interchange.claude_blocks import (
     CALL,
@@ -18,6 +17,7 @@ from perdure.interchange.claude_blocks import (
 )
 from perdure.interchange.claude_chains import Entry, chain, read_entries, sidechains
 from perdure.interchange.drafts import Draft, summary_record
+from perdure.interchange.lines import unusable
 from perdure.interchange.notes import CHANGED, KEPT, Converted, Note
 from perdure.runtime.history import is_own
 from perdure.runtime.messages import RECORD_VERSION
@@ -63,7 +63,7 @@ def drafts_from_claude(
     if not any(entry.spoken for entry in main):
         main = entries  # the file of a sidechain alone
     if not any(entry.spoken or entry.kind == CARRIED for entry in entries):
-        raise ImportDataError("the transcript", "has no message")
+        raise unusable("the transcript", "has no message")
     original = _original(entries)
     name = safe_id(original) if session_id is None else session_id
     drafts = [_draft(name, main, _state(original, entries), notes)]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from perdure import codec
 from perdure.contracts.ids import safe_id
-from perdure.errors import ImportDataError, InvalidArgumentError, InvalidIdError
+from perdure.errors import InvalidArgumentError, InvalidIdError
 from perdure.interchange.claude_reading import drafts_from_claude
 from perdure.interchange.drafts import Draft
-from perdure.interchange.lines import read_lines
+from perdure.interchange.lines import read_lines, unusable
 from perdure.interchange.notes import Note
 from perdure.interchange.openai_chat import records_from_openai
 from perdure.interchange.perdure_lines import read_snapshots
@@ -97,7 +97,7 @@ async def import_openai(
     for number, (name, messages) in enumerate(found, 1):
         given = session_id if session_id is None or len(found) == 1 else f"{session_id}-{number}"
         if given is None and name is None:
-            raise ImportDataError(f"conversation {number}", "names no session id; give one")
+            raise unusable(f"conversation {number}", "names no session id", "Give one: session_id=ID, or --session ID.")
         made = records_from_openai(messages)
         chosen = given or safe_id(name or "")
         report.notes += [Note(f"{chosen}, {note.where}", note.outcome, note.what) for note in made.notes]

@@ -52,6 +52,15 @@ def read_lines(lines: Iterable[bytes], notes: list[Note], *, strict: bool = True
         offset += len(raw)
 
 
+def unusable(
+    where: str, problem: str, hint: str = "Is the file of this format? On the command line --format names it."
+) -> ImportDataError:
+    """Return the error of what no passing over of damaged lines mends."""
+    error = ImportDataError(where, problem)
+    error.hint = hint
+    return error
+
+
 def _damaged(number: int, offset: int, raw: bytes, notes: list[Note], *, strict: bool) -> None:
     where = f"line {number} (byte {offset})"
     if not raw.endswith(b"\n"):

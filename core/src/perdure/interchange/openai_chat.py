@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure import codec
 from perdure.archives import archive_named_by
-from perdure.errors import ImportDataError
 from perdure.interchange.calls import repair_calls
+from perdure.interchange.lines import unusable
 from perdure.interchange.notes import CHANGED, KEPT, LEFT_OUT, Converted, Note
 from perdure.interchange.openai_parts import part_from_openai, part_to_openai
 from perdure.runtime.history import is_own
@@ -39,7 +39,7 @@ def records_from_openai(messages: object) -> Converted[list[Record]]:
         ImportDataError: It is no list of messages.
     """
     if not isinstance(messages, list):
-        raise ImportDataError("the messages", f"are a {type(messages).__name__}, where a list is needed")
+        raise unusable("the messages", f"are a {type(messages).__name__}, where a list is needed")
     notes: list[Note] = []
     records = [_record(message, f"messages[{place}]", notes) for place, message in enumerate(messages)]
     repaired = repair_calls(records)

@@ -28,8 +28,8 @@ from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
 from perdure.contracts.ids import check_approval_id, check_checkpoint_key
 from perdure.contracts.sessions import Transcript
 from perdure.conversation import journal_of
-from perdure.errors import ImportDataError, PerdureError, SchemaVersionError
-from perdure.interchange.lines import read_lines
+from perdure.errors import PerdureError, SchemaVersionError
+from perdure.interchange.lines import read_lines, unusable
 from perdure.interchange.notes import LEFT_OUT, Note
 from perdure.moving.snapshots import Snapshot
 
@@ -131,10 +131,10 @@ def read_snapshots(lines: Iterable[bytes], notes: list[Note]) -> Iterator[Snapsh
 def _check_header(line: Line | None) -> None:
     value = line.value if line is not None and isinstance(line.value, dict) else {}
     if value.get("type") != "export" or value.get("format") != FORMAT:
-        raise ImportDataError("line 1", "is not the first line of a perdure export")
+        raise unusable("line 1", "is not the first line of a perdure export")
     version = value.get("v")
     if type(version) is not int or version < 1:
-        raise ImportDataError("line 1", "names no version of the format")
+        raise unusable("line 1", "names no version of the format")
     if version > VERSION:
         raise SchemaVersionError("the export", version, VERSION)
 
