@@ -147,10 +147,13 @@ class Perdure(Program):
         os.close(mine)
         return Ran(wait(), shown.decode(), "")
 
-    def interrupted(self, *arguments: str, when: Callable[[], bool], by: signal.Signals = signal.SIGINT) -> Ran:
-        """Run a command, and send it a signal when something holds."""
+    def interrupted(
+        self, *arguments: str, when: Callable[[], bool], by: signal.Signals = signal.SIGINT, reads: int | None = None
+    ) -> Ran:
+        """Run a command, and send it a signal when something holds; `reads` is the descriptor of its standard input."""
         with tempfile.TemporaryFile() as out, Path(os.devnull).open("rb") as nothing:
-            wait = self._start(arguments, [nothing.fileno(), out.fileno(), out.fileno()], {})
+            given = nothing.fileno() if reads is None else reads
+            wait = self._start(arguments, [given, out.fileno(), out.fileno()], {})
             while not when():
                 time.sleep(0.01)
             os.kill(self.pid, by)

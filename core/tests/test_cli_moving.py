@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import os
 import shutil
+import signal
+import termios
+from array import array
 from pathlib import Path
 
 import pytest
@@ -179,6 +184,23 @@ def test_import_refuses_what_is_nested_too_deep(perdure: Perdure, tmp_path: Path
     assert ran.err.startswith("perdure import: line 1 ")
     (tmp_path / "deep.json").write_text('[{"role":"user","content":' + "[" * 300 + "]" * 300 + "}]")
     assert "nested deeper" in perdure("import", "deep.json", "--session", "deep", "--store", "sqlite:c.db", code=1).out
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("first", ["[1\n", '{"uuid":1}\n', '{"type":"export","format":"perdure","v":1}\n'])
+def test_import_can_be_interrupted_while_it_waits_for_more(perdure: Perdure, first: str, by: signal.Signals) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, first.encode())
+
+    def is_read() -> bool:
+        left = array("i", [0])
+        fcntl.ioctl(reader, termios.FIONREAD, left)
+        return left[0] == 0
+
+    ran = perdure.interrupted("import", "-", "--store", "sqlite:b.db", when=is_read, by=by, reads=reader)
+    os.close(reader)
+    os.close(writer)
+    assert (ran.code, ran.out) == (128 + by, "perdure import: interrupted\n")
 
 
 def test_export_to_other_formats(perdure: Perdure) -> None:

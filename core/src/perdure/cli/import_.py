@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Literal
@@ -62,7 +65,7 @@ async def _import(
 ) -> ImportReport:
     from perdure.interchange import import_claude, import_conversations, import_openai  # --help does without
 
-    first = file.readline()
+    first = _read(file.readline)
     if form == "auto" and not first:
         raise CommandError(
             "the file is empty, and so does not tell its format", "Give --format, or another file.", ExitCode.CANNOT
@@ -73,11 +76,23 @@ async def _import(
         raise CommandError(problem, "Leave --session and --scope out.", ExitCode.CANNOT)
     async with opened(url, must_exist=False) as store:
         if kind == "openai":
-            return await import_openai(store, first + file.read(), session_id=session, scope=scope, strict=strict)
-        lines = chain([first], file)
+            return await import_openai(store, first + _read(file.read), session_id=session, scope=scope, strict=strict)
+        lines = chain([first], iter(partial(_read, file.readline), b""))
         if kind == "claude":
             return await import_claude(store, lines, session_id=session, scope=scope, strict=strict)
         return await import_conversations(store, lines)
+
+
+def _read(read: Callable[[], bytes]) -> bytes:
+    """Read, and let Ctrl-C through: the event loop's handler only cancels the task, of which a read that waits hears nothing."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        return read()
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _looks_like(first: bytes) -> str:
