@@ -9,6 +9,7 @@ import pytest
 from core.tests.command_line import Program
 
 from perdure_conformance.laws import all_laws
+from perdure_conformance.pytest_plugin import chosen_laws
 
 SOME = ("sessions-write-adds-one", "sessions-append-refuses-another-version", "sessions-one-of-many-processes-wins")
 ONLY = [word for law in SOME for word in ("--law", law)]
@@ -170,3 +171,10 @@ def test_the_class_runs_beside_anyio_in_auto_mode(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(CLASS)
     code, said = run(tmp_path, "-q", "-o", "anyio_mode=auto", *IN_PROCESS, plugins=("anyio",))
     assert (code, "2 passed" in said) == (0, True), said
+
+
+def test_the_laws_of_a_set_come_in_the_order_of_the_catalogue() -> None:
+    """Workers of xdist refuse to work together unless all of them collect the same tests in the same order."""
+    ids = [law.id for law in all_laws()]
+    assert [law.id for law in chosen_laws(frozenset(ids))] == ids
+    assert [law.id for law in chosen_laws([ids[5], ids[2], ids[5]])] == [ids[2], ids[5]]

@@ -82,7 +82,7 @@ def _law_of(item: pytest.Item) -> str | None:
 
 
 def chosen_laws(only: Iterable[str] | None) -> list[Law]:
-    """Return the laws of these ids, `None`: all.
+    """Return the laws of these ids, `None`: all; in the order of the catalogue, which is the same in all workers of xdist.
 
     Raises:
         pytest.UsageError: An id names no law.
@@ -90,11 +90,11 @@ def chosen_laws(only: Iterable[str] | None) -> list[Law]:
     from perdure_conformance.laws.register import all_laws
 
     known = {law.id: law for law in all_laws()}
-    names = list(known) if only is None else list(dict.fromkeys(only))
-    unknown = [name for name in names if name not in known]
+    names = known.keys() if only is None else {*only}
+    unknown = sorted(names - known.keys())
     if unknown:
         raise pytest.UsageError(f"there is no law {unknown[0]!r}; `perdure-conformance list` shows all")
-    return [known[name] for name in names]
+    return [law for name, law in known.items() if name in names]
 
 
 def check_profile(name: str) -> None:
