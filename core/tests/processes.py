@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 from perdure import AgentStore, Lease
 from perdure.clock import Clock
 from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.ownership.leases import Process, this_process
-from perdure_conformance.interception import Died, InterceptedJournal, Interception, at
+from perdure_conformance.interception import Call, Died, InterceptedJournal, Interception, at
 
 _pids = itertools.count(6_000_000)  # no system has pids that high: such a process is certainly dead
 
@@ -74,3 +75,21 @@ async def everything(store: AgentStore) -> dict[str, list[Any]]:
         "runs": list((await store.checkpoints.list()).items),
         "approvals": list((await store.approvals.list()).items),
     }
+
+
+class Held(Interception):
+    """Holds one read of the journal up, before or after it takes effect: the next one, or that behind some others."""
+
+    def __init__(self, place: Literal["before", "after"], *, skip: int = 0) -> None:
+        super().__init__(counted=("read",))
+        setattr(self, place, self._wait)
+        self.held, self.go_on, self.next = asyncio.Event(), asyncio.Event(), False
+        self._skip = skip
+
+    async def _wait(self, _: Call) -> None:
+        if self.next and self._skip:
+            self._skip -= 1
+        elif self.next:
+            self.next = False
+            self.held.set()
+            await self.go_on.wait()

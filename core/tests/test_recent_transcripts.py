@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from core.tests.processes import another
+from core.tests.processes import Held, another
 
 from perdure import Agent, AgentStore, Message, Session, ToolCall, open_store, tool
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, SessionConflictError, WrongLoopError
-from perdure.events import RunDone, ToolStarted
-from perdure.models import FunctionModel, ModelRequest, ModelResponse
+from perdure.events import ApprovalRequested, RunDone, ToolStarted
+from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.recent import Recent
 from perdure.runtime.digest import Digest
 from perdure.runtime.transcript import TranscriptView
@@ -190,21 +191,6 @@ async def test_a_copy_of_an_earlier_state_that_came_to_the_same_version_is_read_
     assert await texts(session) == await texts(agent(store).session("s")) == ["base", "re: base", "right", "re: right"]
 
 
-class Held(Interception):
-    """Holds the next read of the journal up, before or after it takes effect."""
-
-    def __init__(self, place: Literal["before", "after"]) -> None:
-        super().__init__(counted=("read",))
-        setattr(self, place, self._wait)
-        self.held, self.go_on, self.next = asyncio.Event(), asyncio.Event(), False
-
-    async def _wait(self, _: Call) -> None:
-        if self.next:
-            self.next = False
-            self.held.set()
-            await self.go_on.wait()
-
-
 async def test_a_read_that_hangs_holds_nobody_else_up(store: AgentStore) -> None:
     hang = Held("before")
     mine = another(store, hang)
@@ -281,6 +267,38 @@ async def test_a_reading_that_began_before_a_deletion_is_not_kept(store: AgentSt
     await reading
     assert "s" not in mine.transcripts
     assert await texts(agent(mine).session("s")) == []
+
+
+async def test_many_that_read_at_once_read_once_each(store: AgentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading that ends is news to the others, who do not begin anew for what they have read themselves."""
+    await agent(store).session("s").send("one")
+    await agent(another(store)).session("s").send("two")
+    reads = Reads(store, monkeypatch)
+    found = await asyncio.gather(*(texts(agent(store).session("s")) for _ in range(50)))
+    assert found == [["one", "re: one", "two", "re: two"]] * 50
+    assert len(reads.new()) == 50
+
+
+async def test_a_large_last_record_is_not_read_again(store: AgentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await agent(store).session("s").send("x" * 100_000)
+    await agent(store).session("s").load()
+    reads = Reads(store, monkeypatch)
+    await agent(store).session("s").load()
+    assert reads.new() == [0]
+
+
+async def test_what_was_read_goes_with_its_bundle(store: AgentStore) -> None:
+    """At once: what is kept does not hold what keeps it."""
+    bundle = another(store)
+    await agent(bundle).session("s").send("one")
+    view = weakref.ref(bundle.transcripts.of("s", Thing))
+    gc.collect()
+    gc.disable()
+    try:
+        del bundle
+        assert view() is None
+    finally:
+        gc.enable()
 
 
 # --- nobody sees what others changed ---
@@ -426,6 +444,32 @@ async def test_what_a_listener_hides_in_an_event_the_turn_does_not_miss(store: A
         for call in m.tool_calls
     ]
     assert calls == [{"order": {"number": 7}}] * 2
+
+
+async def test_what_a_listener_hides_in_an_approval_a_retry_does_not_miss(store: AgentStore) -> None:
+    tried: list[Any] = []
+
+    @tool(retries=1, idempotent=True, needs_approval=True)
+    def pay(iban: dict[str, str]) -> str:
+        """Pay."""
+        tried.append(dict(iban))
+        if len(tried) == 1:
+            raise OSError
+        return "paid"
+
+    model = ScriptedModel([[ToolCall("c", "pay", {"iban": {"number": "secret"}})], "done"])
+    payer = Agent(model=model, tools=[pay], store=store)
+
+    def hide(event: Any) -> None:
+        if isinstance(event, ApprovalRequested):
+            for arguments in (event.approval.arguments, event.approval.effective_arguments):
+                arguments["iban"]["number"] = "***"
+
+    session = payer.session("s")
+    session.on(hide)
+    asked = (await session.send("Pay.")).approval_ids[0]
+    await payer.approvals.resolve(asked, approved=True, arguments={"iban": {"number": "edited"}})
+    assert tried == [{"number": "edited"}] * 2
 
 
 def test_a_message_for_others_is_equal_and_shares_nothing_that_can_be_changed() -> None:

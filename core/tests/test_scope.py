@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from core.tests.processes import everything
+from core.tests.processes import Held, another, everything
 
 from perdure import Agent, AgentStore, Session
 from perdure.errors import AgentChangedError, InvalidArgumentError
@@ -72,7 +72,25 @@ async def test_a_turn_that_runs_is_stopped_by_no_other_scope_and_no_other_agent(
     await asked.wait()
     with pytest.raises(InvalidArgumentError, match="scope"):
         await agent(store, "mine").session("s", scope="other").abort()
+    store.transcripts.forget(
+        "s"
+    )  # as a deletion does, also one that is refused: a fresh object knows nothing of the session
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await agent(store, "mine").session("s", scope="other").abort()
     with pytest.raises(AgentChangedError, match="belongs to the agent 'mine'"):
         await agent(store, "other").session("s", scope="acme").abort()
     go_on.set()
     assert (await turn).text == "done"
+
+
+async def test_of_two_scopes_that_create_one_session_the_second_runs_nothing_in_it(store: AgentStore) -> None:
+    slow = Held("after", skip=1)  # the turn journal is read first, then the session
+    late = another(store, slow)
+    slow.next = True
+    second = asyncio.create_task(agent(late).session("s", scope="other").send("mine"))
+    await slow.held.wait()
+    await agent(store).session("s", scope="acme").send("secret")
+    slow.go_on.set()
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await second
+    assert [message.text for message in await agent(store).session("s").load()] == ["secret", "re: secret"]

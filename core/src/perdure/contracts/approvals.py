@@ -114,6 +114,15 @@ class Approval:
         edited = self.decision.arguments if self.decision else None
         return self.arguments if edited is None else edited
 
+    def for_others(self) -> Approval:
+        """Return the approval for somebody who may change what is in it."""
+        decision = self.decision
+        if decision is not None:
+            own: dict[str, Any] = {"arguments": codec.copied(decision.arguments), "extra": codec.copied(decision.extra)}
+            decision = replace(decision, **own)
+        parts = {name: codec.copied(getattr(self, name)) for name in ("arguments", "metadata", "extra")}
+        return replace(self, decision=decision, **parts)
+
     def expired(self, now: datetime) -> bool:
         """Whether its time is over at `now`; at `expires_at` itself it is."""
         return self.expires_at is not None and self.expires_at <= now

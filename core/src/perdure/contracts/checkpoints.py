@@ -462,7 +462,7 @@ class CheckpointStore(Store):
         """Settle a head once: that of a turn goes out with each append until its lease is renewed."""
         if not isinstance(head, CheckpointHead):
             raise InvalidArgumentError("head", f"must be a CheckpointHead, not {type(head).__name__}")
-        if head.approval_ids or head.extra:  # which may have changed since
+        if head.approval_ids or head.extra or type(head) is not CheckpointHead:  # it may have changed since
             return self._check_head(key, head)
         last: tuple[str, int, SettledHead] | None = getattr(head, "_settled", None)
         if last is None or last[:2] != (key, self.max_record):

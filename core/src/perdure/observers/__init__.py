@@ -130,6 +130,8 @@ class Observers:
             if not self.wanted:  # the last observer has just gone
                 self._rest()
                 return
+            import importlib.metadata  # noqa: F401  # reason: a child forked while the thread imports it would hang
+
             self._thread = threading.Thread(
                 target=self._work, args=(self._queue,), name="perdure-observers", daemon=True
             )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _PLAIN = frozenset({"v", "kind", "run_id", "at", "message"})
 _BARE: Final = 300
 """About how many bytes of memory a message takes that says nothing."""
+_SMALL: Final = 64 * 1024
+"""Up to how many bytes of memory the last record is kept, to be read again and compared with each reading."""
 _BARE_PLACE: Final = 40
 """About how many bytes of memory the place of a record takes that is somebody else's."""
 
@@ -34,8 +36,8 @@ class Digest:
         notes: What is said beside some of them: by the place of the message, the record without it.
         foreign: The places, among the records, of those that are somebody else's.
         records: All of the records, of a digest that is to keep them; else none.
-        last: The last record; `None`: there is none.
-        weight: About how many bytes of memory all of it takes.
+        last: The last record, unless it is large; `None`: there is none.
+        weight: About how many bytes of memory the rest takes.
     """
 
     def __init__(self, records: Iterable[Record] = (), *, whole: bool = False) -> None:
@@ -56,8 +58,8 @@ class Digest:
             records = [*records]
             self.records.extend(records)
         run: str | None = None
+        record: Record | None = None
         for record in records:
-            self.last = record
             if not is_own(record):
                 self.foreign.append(self.count)
                 self.weight += _BARE_PLACE
@@ -73,6 +75,8 @@ class Digest:
             message = Message.from_record(record["message"])
             self.messages.append(message)
             self.weight += _memory_of(message)
+        if record is not None:
+            self.last = record if memory_of(record) <= _SMALL else None
 
     def extend(self, other: Digest) -> None:
         """Take in what comes next as another digest has it, which began at the first record behind these."""
@@ -83,7 +87,7 @@ class Digest:
         self.notes.update((begun + place, note) for place, note in other.notes.items())
         self.records.extend(other.records)
         self.weight += other.weight
-        self.last = self.last if other.last is None else other.last
+        self.last = other.last if other.count else self.last
 
     @property
     def count(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import uuid
+import weakref
 from datetime import timedelta
 from types import EllipsisType
 from typing import TYPE_CHECKING, get_args
@@ -86,7 +87,7 @@ class Session:
         }
         seen = store.transcripts
         self._view: TranscriptView = seen.of(
-            session_id, lambda: TranscriptView(store.sessions, session_id, keep=seen.keep)
+            session_id, lambda: TranscriptView(store.sessions, session_id, keep=weakref.WeakMethod(seen.keep))
         )
         self._old_news: int = self._view.news
         self._channel = store.channels.of(session_id, session_id, store.clock)
@@ -296,7 +297,9 @@ class Session:
                     async with place.served():
                         await self._turns.require_own_scope()
                         return await discard(self._journal, self._channel, force=False)
-        self._turns.require_scope(self._view.head)  # which the turn has read, so that nobody needs the store for this
+        if self._view.head is None:  # else the turn has read it, and nobody needs the store for this
+            await self._turns.require_own_scope()
+        self._turns.require_scope(self._view.head)
         self._journal.require_own(runner.journal)
         await runner.abort()
         if isinstance(runner.failure, Exception):

@@ -14,6 +14,7 @@ from perdure.runtime.messages import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from weakref import WeakMethod
 
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore, Transcript
@@ -42,7 +43,7 @@ class TranscriptView:
         session_id: str,
         *,
         whole: bool = False,
-        keep: Callable[[str, object, int], None] | None = None,
+        keep: WeakMethod[Callable[[str, object, int], None]] | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -50,7 +51,8 @@ class TranscriptView:
             sessions: Where the transcript is.
             session_id: Whose.
             whole: Whether to keep the records, too.
-            keep: Takes the id, this, and how many bytes of memory it holds, each time that that changes.
+            keep: What takes the id, this, and how many bytes of memory it holds, each time that that changes. It is not held,
+                as it holds this.
         """
         self.sessions = sessions
         self.session_id = session_id
@@ -70,10 +72,10 @@ class TranscriptView:
             goes_on = found is not None and found[0] is not None
             while found is None:  # what was read before is no part of it: read all of it
                 found = await self._read(None, 0)
-            if (
-                news == self.news
-            ):  # else somebody has read the same news meanwhile, or saved a turn: what is behind that?
+            if news == self.news:
                 break
+            if self._is_as_new_as(found[0]):  # somebody else has read that much meanwhile
+                return self.head
         self.head, new = found
         if goes_on:
             self.read.extend(new)
@@ -82,6 +84,12 @@ class TranscriptView:
         self._saved, self._shown = [], []
         self._has_news()
         return self.head
+
+    def _is_as_new_as(self, head: Transcript | None) -> bool:
+        known = self.head
+        if known is None or head is None:
+            return known is head
+        return known.created_at == head.created_at and 0 <= known.version - head.version < SAME_LIFE
 
     async def refresh_if_possible(self) -> None:
         """Read what is new, behind something that is done; if that fails, forget all, which the next call reads again."""
@@ -93,10 +101,11 @@ class TranscriptView:
 
     def _has_news(self) -> None:
         self.news += 1
-        if self._keep is not None:
-            state = 0 if self.head is None else memory_of(self.head.state)
+        keep = None if self._keep is None else self._keep()
+        if keep is not None:
+            beside = memory_of(self.read.last) + (0 if self.head is None else memory_of(self.head.state))
             # What was saved is there twice: as it was written, and as it is shown.
-            self._keep(self.session_id, self, _EMPTY + state + self.read.weight + 2 * memory_of(self._saved))
+            keep(self.session_id, self, _EMPTY + beside + self.read.weight + 2 * memory_of(self._saved))
 
     async def _read(self, known: Transcript | None, place: int) -> tuple[Transcript | None, Digest] | None:
         """Read what is behind a place, in pages: their bytes and their records are in memory page by page.

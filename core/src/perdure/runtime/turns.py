@@ -162,7 +162,7 @@ class Turns:
             if result is not None:
                 if call.sink is not None and runner.done is not None:
                     call.sink(runner.done)
-                return result
+                return result.for_others()  # it is that of whoever began the turn, too
             accepted_by = runner  # it opened the next turn, in the journal; or somebody has dropped it
         return accepted_by
 
@@ -279,8 +279,10 @@ class Turns:
         """Create the session if it is absent, before its turn journal is opened: a commit never creates one."""
         found = await self.store.sessions.load(self.key, limit=0)
         if found is None:
-            with contextlib.suppress(VersionConflictError):
+            try:
                 await self.store.sessions.append(self.key, [], expected_version=0, scope=self.scope)
+            except VersionConflictError:  # somebody else has made it, perhaps for another scope
+                found = await self.store.sessions.load(self.key, limit=0)
         self.require_scope(found)
 
     async def require_own_scope(self) -> None:
