@@ -173,6 +173,12 @@ def test_the_class_runs_beside_anyio_in_auto_mode(tmp_path: Path) -> None:
     assert (code, "2 passed" in said) == (0, True), said
 
 
+def test_an_id_that_names_no_law_is_told_by_workers_too(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(CLASS)
+    code, said = run(tmp_path, "-n", "2", "--law", "no-law", plugins=("xdist.plugin",))
+    assert (code, "there is no law 'no-law'" in said, "INTERNALERROR" in said) == (4, True, False), said
+
+
 def test_the_laws_of_a_set_come_in_the_order_of_the_catalogue() -> None:
     """Workers of xdist refuse to work together unless all of them collect the same tests in the same order."""
     ids = [law.id for law in all_laws()]

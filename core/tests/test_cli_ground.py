@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,35 @@ def test_output_that_is_closed_fails_no_command(perdure: Perdure) -> None:
         check=False,
     )
     assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_input_that_is_closed_is_like_an_empty_one(perdure: Perdure) -> None:
+    asyncio.run(cli_world.fill(f"sqlite:{perdure.directory}/a.db"))
+    for arguments in ("delete user-2 --store sqlite:a.db", "import - --store sqlite:a.db"):
+        code = "from perdure.cli import main; main()"
+        closed = subprocess.run(
+            ["sh", "-c", f"{sys.executable} -c {code!r} {arguments} <&-"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=perdure.directory,
+        )
+        assert (closed.returncode, "Traceback" in closed.stderr) == (2, False), closed.stderr
+
+
+def test_sigterm_ends_what_a_shell_has_started_in_the_background(perdure: Perdure) -> None:
+    """There SIGINT is ignored."""
+    code = "from perdure.cli import main; main()"
+    command = f"trap '' INT; exec {sys.executable} -c {code!r} bench sqlite:a.db --seconds 60"
+    with subprocess.Popen(["sh", "-c", command], cwd=perdure.directory, stderr=subprocess.PIPE, text=True) as running:
+        while not any(perdure.directory.glob("perdure-bench-*/store-wal")):
+            assert running.poll() is None
+            threading.Event().wait(0.01)
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (143, "perdure bench: interrupted\n")
+    assert list(perdure.directory.iterdir()) == []
 
 
 def test_colour_is_for_terminals(perdure: Perdure) -> None:

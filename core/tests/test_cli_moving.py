@@ -182,6 +182,9 @@ def test_import_refuses_what_is_nested_too_deep(perdure: Perdure, tmp_path: Path
     (tmp_path / "deep.json").write_text("[" * 100_000 + "\n")
     ran = perdure("import", "deep.json", "--format", form, "--store", "sqlite:b.db", code=1)
     assert ran.err.startswith("perdure import: line 1 ")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    torn = perdure("import", "deep.json", "--format", form, "--store", "sqlite:b.db", code=1)
+    assert "torn" not in torn.out + torn.err
     (tmp_path / "deep.json").write_text('[{"role":"user","content":' + "[" * 300 + "]" * 300 + "}]")
     assert "nested deeper" in perdure("import", "deep.json", "--session", "deep", "--store", "sqlite:c.db", code=1).out
 

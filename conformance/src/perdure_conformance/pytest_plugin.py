@@ -59,6 +59,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             _each_law(metafunc, metafunc.cls.only)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse an id that names no law before anything is collected: the workers of xdist could not say so."""
+    if config.getoption("law"):
+        chosen_laws(config.getoption("law"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the laws of `--law` alone, of those too that `law_tests` had made before any option was known."""
     if config.getoption("law"):
@@ -68,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _each_law(metafunc: pytest.Metafunc, only: Iterable[str] | None) -> None:
-    laws = chosen_laws(metafunc.config.getoption("law") or only)
+    laws = chosen_laws(only)
     metafunc.parametrize("law", laws, ids=[law.id for law in laws])
 
 

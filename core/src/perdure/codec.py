@@ -76,8 +76,8 @@ def decode(data: bytes) -> Any:
             return _decode_fast(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return json.loads(data, parse_int=_read_int, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("nested deeper than can be read") from None
+    except RecursionError as error:
+        raise ValueError("nested deeper than can be read") from error
 
 
 def copied(value: Any) -> Any:

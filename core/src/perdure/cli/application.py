@@ -56,6 +56,8 @@ def run(commands: Mapping[str, str]) -> NoReturn:
 
 def _prepare_streams() -> None:
     """See to it that there are streams, also where they were closed, and that no locale fails a command."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115  # reason: for the whole run
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # reason: for the whole run
@@ -67,6 +69,8 @@ def _interrupt(number: int, _: object) -> None:
     """End as Ctrl-C does, so that what was begun is given back; only the exit code is another one."""
     global _interrupted_by  # noqa: PLW0603  # reason: a signal's handler is handed nothing of ours
     _interrupted_by = number
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):  # as in what a shell has started in the background
+        raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
 
 

@@ -85,7 +85,10 @@ async def _import(
 
 def _read(read: Callable[[], bytes]) -> bytes:
     """Read, and let Ctrl-C through: the event loop's handler only cancels the task, of which a read that waits hears nothing."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.getsignal(signal.SIGINT)
+    if handler in (signal.SIG_IGN, None):
+        return read()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         task = asyncio.current_task()
         if task is not None and task.cancelling():

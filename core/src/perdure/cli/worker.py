@@ -132,7 +132,11 @@ async def _opened(url: str) -> AgentStore:
         try:
             require_existing(url)
             return await open_store(url, codec=codec_of_command())
-        except (NoStoreError, StoreUnavailableError) as error:
+        except (
+            NoStoreError,
+            StoreUnavailableError,
+            OSError,
+        ) as error:  # the last of a folder that cannot be looked into
             log(logging.WARNING, "the store cannot be opened", error=describe(error))
         await asyncio.sleep(rest)
         rest = min(rest * 2, 30.0)

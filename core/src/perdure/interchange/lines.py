@@ -45,8 +45,11 @@ def read_lines(lines: Iterable[bytes], notes: list[Note], *, strict: bool = True
         if data:
             try:
                 value = codec.decode(data)
-            except ValueError:
-                _damaged(number, offset, raw, notes, strict=strict)
+            except ValueError as error:
+                deep = isinstance(error.__cause__, RecursionError)
+                _damaged(
+                    number, offset, raw, notes, "nested too deep to be read" if deep else "not JSON", strict=strict
+                )
             else:
                 yield Line(number, value, data)
         offset += len(raw)
@@ -61,11 +64,11 @@ def unusable(
     return error
 
 
-def _damaged(number: int, offset: int, raw: bytes, notes: list[Note], *, strict: bool) -> None:
+def _damaged(number: int, offset: int, raw: bytes, notes: list[Note], problem: str, *, strict: bool) -> None:
     where = f"line {number} (byte {offset})"
-    if not raw.endswith(b"\n"):
+    if problem == "not JSON" and not raw.endswith(b"\n"):
         notes.append(Note(where, LEFT_OUT, f"the last line is torn: {len(raw)} bytes were left out"))
     elif strict:
-        raise ImportDataError(where, "is not JSON")
+        raise ImportDataError(where, f"is {problem}")
     else:
-        notes.append(Note(where, LEFT_OUT, f"the line is not JSON: {len(raw)} bytes were left out"))
+        notes.append(Note(where, LEFT_OUT, f"the line is {problem}: {len(raw)} bytes were left out"))

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib import import_module
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,8 +131,7 @@ class Observers:
             if not self.wanted:  # the last observer has just gone
                 self._rest()
                 return
-            import importlib.metadata  # noqa: F401  # reason: a child forked while the thread imports it would hang
-
+            import_module("importlib.metadata")  # a child forked while the thread imports it would hang
             self._thread = threading.Thread(
                 target=self._work, args=(self._queue,), name="perdure-observers", daemon=True
             )
