@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -213,3 +215,26 @@ async def test_a_hop_that_breaks_answers_those_who_wait(
     assert [type(answer) for answer in answers] == [OutcomeUnknownError, StoreUnavailableError]
     assert await journal.write([append("s", b"2", expected=0, first=1)]) == (1,)
     await journal.close()
+
+
+@pytest.mark.parametrize("opened", ["before", "then"])
+def test_a_store_is_closed_in_a_callback_at_exit(tmp_path: Path, opened: str) -> None:
+    """Also in one that runs behind the finalizers': from then on a call of a finalizer does nothing."""
+    code = f"""
+import atexit
+
+def end():
+    from perdure.blocking import open_store
+    (store or open_store("sqlite:b.db")).close()
+    print("closed")
+
+store = None
+atexit.register(end)
+from perdure.blocking import open_store
+first = open_store("sqlite:a.db")
+store = first if {opened == "before"} else None
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "closed\n", "")

@@ -53,7 +53,7 @@ class Connection:
         try:
             error = await connection._opened
         except asyncio.CancelledError:
-            connection._forgotten()
+            connection._end()
             raise
         if error is not None:
             raise error
@@ -95,12 +95,17 @@ class Connection:
         else:
             self._busy = False
             if self._closing:
-                self._forgotten()
+                self._end()
 
     def _deliver(self, calls: Sequence[Call]) -> None:
         for call in calls:
             call.deliver()
         self._home[1].call_soon(self._send)  # behind the tasks that were answered, so that their next calls share a hop
+
+    def _end(self) -> None:
+        """Tell the thread to stop, once; also at exit, where calling the finalizer does nothing any more."""
+        if self._forgotten.detach() is not None:
+            self._hops.put(None)
 
     async def close(self) -> None:
         """Let the calls under way finish, refuse new ones, and release the file and the thread."""
@@ -108,10 +113,10 @@ class Connection:
         if pid != os.getpid():
             return  # the connection is the parent's
         if loop is not asyncio.get_running_loop():
-            self._forgotten()  # its loop is gone, and with it everybody who could wait for an answer
+            self._end()  # its loop is gone, and with it everybody who could wait for an answer
             return
         if not self._closing:
             self._closing = True
             if not self._busy:
-                self._forgotten()
+                self._end()
         await asyncio.shield(self._ended)  # others may be closing it too
