@@ -5,6 +5,7 @@ import os
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,15 @@ async def test_a_url_names_sentinels_and_clusters() -> None:
 def test_a_url_that_lacks_something_is_refused(text: str) -> None:
     with pytest.raises(StoreURLError):
         clients_of(parsed(text))
+
+
+@anyio
+async def test_a_socket_of_this_machine_is_used(servers: Callable[..., Server]) -> None:
+    with tempfile.TemporaryDirectory() as directory:  # a socket's path must be short
+        servers(options={"unixsocket": f"{directory}/s"}).start()
+        async with perdure.open_store(f"redis+unix:{directory}/s") as store:
+            assert await store.sessions.append("s", [{"n": 1}], expected_version=0, version=3) == 3
+            assert await store.sessions.append("s", [{"n": 2}]) == 4
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "redis"])

@@ -94,6 +94,40 @@ async def test_no_connection_stays_with_whoever_was_the_master(servers: Callable
         assert (written(master) - before[0], written(replica) - before[1]) == (0, 8)
 
 
+async def test_a_new_master_that_does_not_answer_yet_leaves_nothing_to_the_old_one(
+    servers: Callable[..., Server],
+) -> None:
+    master = servers(options=QUICK).start()
+    replica = servers(options=QUICK | {"replicaof": f"127.0.0.1 {master.port}"}).start()
+    replica.linked()
+    sentinel = servers(options={"sentinel": f"monitor mymaster 127.0.0.1 {master.port} 1"}, sentinel=True).start()
+    journal = RedisJournal.from_url(StoreURL.parse(f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster"))
+    await journal.open()
+
+    def answered() -> int:
+        return int(master.info("commandstats")["cmdstat_lrange"]["calls"])
+
+    async def read() -> None:
+        assert await journal.read(Key(Part.SESSIONS, "s")) is None
+
+    await asyncio.gather(*(read() for _ in range(3)))
+    replica.ask("REPLICAOF", "NO", "ONE")
+    sentinel.ask("SENTINEL", "REMOVE", "mymaster")
+    sentinel.ask("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", replica.port, 1)
+    replica.pause()
+    reading = [asyncio.create_task(read()) for _ in range(4)]  # one of them has to ask Sentinel
+    pool = journal._route.client.connection_pool
+    while pool.master_address[1] != replica.port or sum(task.done() for task in reading) < 3:  # noqa: ASYNC110  # reason: progress, not time
+        await asyncio.sleep(0)
+    before = answered()
+    late = asyncio.create_task(read())
+    await asyncio.sleep(0)  # it has begun before the other one ends
+    replica.resume()
+    await asyncio.gather(late, *reading)
+    assert answered() == before
+    await journal.close()
+
+
 @pytest.mark.parametrize("own", [True, False])
 async def test_an_address_behind_which_somebody_takes_over_is_followed(
     servers: Callable[..., Server], append: Callable[..., Append], own: bool

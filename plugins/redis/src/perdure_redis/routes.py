@@ -200,6 +200,8 @@ class OwnRoute(SingleRoute):
         return await super()._ask_all(call, commands)
 
     async def _acquire(self, source: Any) -> Any:
+        if self._has_new_master(source):
+            await self._drop()
         connection = self._idle.pop() if self._idle else source.make_connection()
         if not connection.is_connected:
             await self._connect(source, connection)
@@ -213,12 +215,15 @@ class OwnRoute(SingleRoute):
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        master = getattr(source, "master_address", None)  # as Sentinel said last, perhaps to another call
-        if master != self._master:
-            self._master = master
+        if self._has_new_master(source):
             await self._drop()
-        if self._keeps and master in (None, (connection.host, connection.port)):
+        if self._keeps and (self._master is None or self._master == (connection.host, connection.port)):
             self._kept.add(connection)
+
+    def _has_new_master(self, source: Any) -> bool:
+        """Say whether Sentinel has named another master meanwhile, perhaps to another call, and perhaps one that hangs."""
+        known, self._master = self._master, getattr(source, "master_address", None)
+        return bool(self._master != known)
 
     async def _release(self, source: Any, connection: Any) -> None:
         if connection not in self._kept:
