@@ -101,6 +101,19 @@ async def test_the_lock_lives_as_long_as_its_key(journal: FileJournal, op: Any, 
     assert lock.exists()
 
 
+async def test_a_lock_that_another_makes_at_the_same_time_is_taken_as_it_is(root: Path, op: Any) -> None:
+    class Slow(Disk):
+        def open(self, name: str, flags: int, directory: int | None) -> int:
+            if flags & os.O_EXCL and name == "s.lock":
+                (root / "default/locks/sessions/s.lock").touch(exist_ok=False)
+            return super().open(name, flags, directory)
+
+    journal = FileJournal(root, disk=Slow())
+    await journal.open()
+    assert await journal.write([op.append("s")]) == (1,)
+    await journal.close()
+
+
 async def test_a_lock_whose_file_was_removed_while_one_waited_is_not_taken(root: Path, op: Any) -> None:
     """Two could hold it: one the file that is gone, the other the new one."""
     deleter, waiter = FileJournal(root), FileJournal(root)

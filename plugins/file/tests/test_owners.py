@@ -49,16 +49,34 @@ async def test_all_that_root_makes_belongs_to_the_owner_of_its_folder(
     assert len(op.files(root)) == 5  # two keys with their locks, and the damaged file
 
 
-async def test_a_file_that_has_another_name_elsewhere_keeps_its_owner(
-    administrator: FileJournal, op: Any, home: Path, root: Path
+@pytest.mark.parametrize("put", [os.link, os.rename])
+async def test_a_file_that_was_there_keeps_its_owner(
+    put: Callable[[Path, Path], None], administrator: FileJournal, op: Any, home: Path, root: Path
 ) -> None:
     """Or whoever owns the directory could have root give away what is root's."""
     await administrator.write([op.append("a", b"{}")])
+    lock = root / "default/locks/sessions/s.lock"
     precious = home / "precious"
     precious.touch()
-    os.link(precious, root / "default/locks/sessions/s.lock")
+    put(precious, lock)
     await administrator.write([op.append("s", b"{}")])
-    assert precious.stat().st_uid == 0
+    assert lock.stat().st_uid == 0
+
+
+async def test_a_folder_that_has_been_put_in_the_place_of_a_new_one_keeps_its_owner(
+    administrator: FileJournal, op: Any, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = os.mkdir
+
+    def make_and_replace(name: str, mode: int, *, dir_fd: int | None = None) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        if name == "sessions":
+            (root / "default/locks/sessions/precious").touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", make_and_replace)
+        await administrator.write([op.append("s", b"{}")])
+    assert (root / "default/locks/sessions").stat().st_uid == 0
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,9 +26,9 @@ class Disk:
     on_sync: ClassVar[Callable[[int], None] | None] = None
 
     def open(self, name: str, flags: int, directory: int | None) -> int:
-        """Open a file, or make it for nobody but its owner. It never waits, not even for a pipe's other end."""
+        """Open a file, or with `O_EXCL` make it, for nobody but its owner. It never waits, not even for a pipe's other end."""
         file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=directory)
-        if flags & os.O_CREAT and os.geteuid() == 0:
+        if flags & os.O_EXCL and os.geteuid() == 0:
             _hand_over(file, name, directory)
         return file
 
@@ -106,7 +105,8 @@ class Disk:
         if os.geteuid() == 0:
             made = self.open(name, os.O_RDONLY | os.O_DIRECTORY, directory)
             try:
-                _hand_over(made, name, directory)
+                if not self.names(made):  # or another one has been put in its place
+                    _hand_over(made, name, directory)
             finally:
                 self.let_go(made)
 
@@ -135,12 +135,11 @@ def identity(status: os.stat_result) -> tuple[int, int]:
 def _hand_over(made: int, name: str, directory: int | None) -> None:
     """Give what root has made to the owner of its folder: a command of an administrator locks no application out.
 
-    A file that has other names, too, was not made here. Some file systems and user namespaces let not even root do this.
+    Some file systems and user namespaces let not even root do this.
     """
     with contextlib.suppress(OSError):
-        status, folder = os.fstat(made), os.stat(Path(name).parent, dir_fd=directory)
-        if status.st_uid == 0 and (stat.S_ISDIR(status.st_mode) or status.st_nlink == 1):
-            os.fchown(made, folder.st_uid, folder.st_gid)
+        folder = os.stat(Path(name).parent, dir_fd=directory)
+        os.fchown(made, folder.st_uid, folder.st_gid)
 
 
 DISK = Disk()

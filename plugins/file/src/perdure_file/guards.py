@@ -122,13 +122,17 @@ class Guard:
 
     def _open(self, folder: int, *, make: bool) -> int | None:
         where = f"the lock of {self._directory.where(self.place)}"
+        open_file = partial(self._directory.open_file, self.place.lock, folder=folder, where=where)
         try:
-            return self._directory.open_file(self.place.lock, os.O_RDWR | (os.O_CREAT if make else 0), folder, where)
+            return open_file(flags=os.O_RDWR)
         except FileNotFoundError:
             self._directory.check_in_place(LOCKS, self.place.part)
-            if make:
-                raise
+        if not make:
             return None
+        try:
+            return open_file(flags=os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:  # another writer was faster
+            return self._open(folder, make=make)
 
     def _look(self, *, write: bool) -> None:
         """Keep the open file only if it is still the key's: another process may have replaced or deleted it."""
