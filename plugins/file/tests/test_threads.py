@@ -96,6 +96,20 @@ async def test_where_no_further_thread_can_be_started_calls_wait_for_those_that_
     threads.join()
 
 
+async def test_threads_are_started_again_when_they_can_be() -> None:
+    threads, gate = Threads(9, "again"), Gate()
+    await threads.run(threading.get_ident)
+    with no_more_threads():
+        await asyncio.gather(*(threads.run(threading.get_ident) for _ in range(20)))
+    first = asyncio.create_task(threads.run(gate))
+    await gate.has_begun()
+    await threads.run(threading.get_ident)
+    assert not gate.passed
+    gate.open.set()
+    assert await first == "passed"
+    threads.join()
+
+
 async def test_without_any_thread_a_call_is_refused_and_not_made_later() -> None:
     threads, gate = Threads(9, "none"), Gate()
     with no_more_threads(), pytest.raises(OSError, match="can't start new thread"):

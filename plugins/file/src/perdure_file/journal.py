@@ -260,7 +260,8 @@ _place = lru_cache(maxsize=1024)(Place)
 
 def _forget(threads: Threads, guards: Guards, directory: Directory, process: int) -> None:
     """Let go of what a journal had that nobody has closed and nobody has any more."""
-    threads.dismiss()
+    if process == os.getpid():  # a fork has none of the threads, and perhaps a lock that one of them held
+        threads.dismiss()
     _release(guards, directory, process)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 from queue import SimpleQueue
-from threading import Thread
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -22,8 +22,11 @@ class Threads:
         """Take how many there may be, and what they are called."""
         self._most, self._name = most, name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._idle: list[None] = []  # one for each thread that waits; lists are safe between threads
+        self._unfinished = 0  # of the calls, begun or not
         self._threads: list[Thread] = []
+        self._counting = (
+            RLock()
+        )  # whoever holds it may come to collect garbage, and with it a journal that dismisses these
 
     async def run(self, work: Callable[[], T], give_up: Callable[[], None] | None = None) -> T:
         """Run work in a thread. Cancelled before it begins, it does not begin.
@@ -50,8 +53,9 @@ class Threads:
 
     def dismiss(self) -> None:
         """Let the threads end, after the calls that have been made."""
-        for _ in self._threads:
-            self._calls.put(None)
+        with self._counting:
+            for _ in self._threads:
+                self._calls.put(None)
 
     def join(self) -> None:
         """Wait until the threads have ended, after the calls that have been made."""
@@ -60,16 +64,15 @@ class Threads:
             self._threads.pop().join()
 
     def _send(self, call: _Call) -> None:
-        try:
-            self._idle.pop()
-        except IndexError:
-            if len(self._threads) < self._most:
+        with self._counting:
+            if self._unfinished >= len(self._threads) < self._most:
                 self._start()
-        self._calls.put(call)
+            self._unfinished += 1
+            self._calls.put(call)
 
     def _start(self) -> None:
         name = f"{self._name}-{len(self._threads)}"
-        thread = Thread(target=_serve, args=(self._calls, self._idle), name=name, daemon=True)
+        thread = Thread(target=self._serve, name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the process may have no more: the call waits for one of those that are there
@@ -77,6 +80,14 @@ class Threads:
                 raise OSError(errno.EAGAIN, str(error)) from error
         else:
             self._threads.append(thread)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.work()
+            with self._counting:
+                self._unfinished -= 1
+            call.reply()
+            del call  # an idle thread keeps nothing
 
 
 class _Call:
@@ -140,11 +151,3 @@ class _Call:
         self._over = True
         if not self.answer.done():
             self.answer.set_result(None)
-
-
-def _serve(calls: SimpleQueue[_Call | None], idle: list[None]) -> None:
-    while (call := calls.get()) is not None:
-        call.work()
-        idle.append(None)
-        call.reply()
-        del call  # an idle thread keeps nothing
