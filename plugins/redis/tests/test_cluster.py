@@ -11,6 +11,7 @@ import pytest
 from plugins.redis.tests.cluster import Cluster
 from plugins.redis.tests.servers import Server
 from redis.asyncio import RedisCluster
+from redis.asyncio.cluster import NodesManager
 
 from perdure.backend import (
     Append,
@@ -29,6 +30,7 @@ from perdure.backend import (
 from perdure.journal.walking import walk
 from perdure_redis.journal import RedisJournal
 from perdure_redis.keys import TAGS, tag_of
+from perdure_redis.routes import ClusterRoute
 
 pytestmark = pytest.mark.anyio
 
@@ -271,6 +273,50 @@ async def test_a_master_that_hangs_takes_only_its_own(
         await give_up(journal, journal.read(Key(Part.SESSIONS, "s")))
         assert await journal.write([append("s", b"1", first=7)]) == (7,)
         await journal.close()
+
+
+async def test_a_cancelled_call_at_one_master_fails_no_other_while_a_third_hangs(
+    tmp_path: Path, append: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(tmp_path) as cluster:
+        async with RedisCluster(host="127.0.0.1", port=cluster.port, socket_timeout=None) as client:
+            journal = RedisJournal(client, timeout=1)
+            await journal.open()
+            owners = {name: (await slot_of(cluster, journal, name))[1] for name in "abcdefghi"}
+            one, other = (next(name for name in owners if owners[name] is cluster.nodes[number]) for number in (0, 2))
+            hangs = cluster.nodes[1]
+            hangs.pause()
+            monkeypatch.setattr(random, "shuffle", lambda nodes: nodes.sort(key=lambda node: node.port != hangs.port))
+            await give_up(journal, journal.read(Key(Part.SESSIONS, one)))
+            for name in (one, other):
+                assert await journal.write([append(name, b"1", first=7)]) == (7,)
+
+
+async def test_what_failed_while_the_map_was_read_is_not_forgotten(
+    client: RedisCluster, journal: RedisJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route, read_map = journal._route, NodesManager.initialize
+    assert isinstance(route, ClusterRoute)
+    first, second, third = (node.name for node in client.get_primaries())
+
+    async def initialize(nodes: NodesManager, last_failed_node_name: str) -> None:
+        await read_map(nodes, last_failed_node_name=last_failed_node_name)
+        route._lost = second
+
+    monkeypatch.setattr(NodesManager, "initialize", initialize)
+    route._lost = first
+    assert await journal.read(Key(Part.SESSIONS, "s")) is None
+    assert route._lost == second
+    # A call that is cancelled tells less than one that failed.
+    monkeypatch.undo()
+    reading = asyncio.create_task(journal.read(Key(Part.SESSIONS, "s")))
+    while not route._deadlines.running:  # noqa: ASYNC110  # reason: progress, not time
+        await asyncio.sleep(0)
+    route._lost = third
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert route._lost == third
 
 
 async def give_up(journal: RedisJournal, call: Coroutine[Any, Any, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -275,7 +276,10 @@ class ClusterRoute(Route):
     async def _exchange_with(self, call: Call, node: ClusterNode, commands: Sequence[Command]) -> list[Any]:
         try:
             return await self._exchange(call, node, commands)
-        except BaseException:  # a cancelled call too, which may have waited for long
+        except asyncio.CancelledError:  # it may have waited for long, but less is known than of one that failed
+            self._lost = self._lost or node.name
+            raise
+        except Exception:
             self._lost = node.name  # it may be gone: the next call asks the others who has its slots
             raise
 
@@ -284,13 +288,20 @@ class ClusterRoute(Route):
             async with asyncio.timeout(self.timeout):
                 await self.client.initialize()
                 if self._lost is not None:
-                    await self.client.nodes_manager.initialize(last_failed_node_name=self._lost)
-                    self._lost = None
+                    await self._read_map(self._lost)
                 node: ClusterNode = self.client.nodes_manager.get_node_from_slot(self.client.keyslot(key))
                 return node
         except Exception as error:
             self._lost = self._lost or ""
             raise failure(error, call, sent=False) from error
+
+    async def _read_map(self, lost: str) -> None:
+        """Ask others than a node who has which slots. If they hang, the old map has to do: who fails by it asks again."""
+        with suppress(Exception):
+            async with asyncio.timeout(self.timeout / 2):
+                await self.client.nodes_manager.initialize(last_failed_node_name=lost)
+        if self._lost == lost:  # else another one failed meanwhile
+            self._lost = None
 
     async def _redirected(self, call: Call, to: AskError) -> ClusterNode:
         """Return the node that a slot is moving to."""
@@ -298,7 +309,7 @@ class ClusterRoute(Route):
             node: ClusterNode | None = self.client.get_node(host=to.host, port=to.port)
             if node is not None:
                 return node
-            self._lost = ""
+            self._lost = self._lost or ""
             await self._source(call, b"")
         raise failure(to, call, sent=False)
 
