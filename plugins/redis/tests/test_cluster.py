@@ -292,6 +292,23 @@ async def test_a_cancelled_call_at_one_master_fails_no_other_while_a_third_hangs
                 assert await journal.write([append(name, b"1", first=7)]) == (7,)
 
 
+async def test_calls_that_wait_for_a_master_that_hangs_take_no_turn_of_others(tmp_path: Path, append: Maker) -> None:
+    with Cluster(tmp_path) as cluster:
+        async with RedisCluster(host="127.0.0.1", port=cluster.port, max_connections=2) as client:
+            journal = RedisJournal(client)
+            await journal.open()
+            owners = {name: (await slot_of(cluster, journal, name))[1] for name in "abcdefghi"}
+            hanging, alive = (next(name for name in owners if owners[name] is node) for node in cluster.nodes[1:])
+            cluster.nodes[1].pause()
+            waiting = [asyncio.create_task(journal.read(Key(Part.SESSIONS, hanging))) for _ in range(5)]
+            while len(journal._route._deadlines.running) < 5:  # noqa: ASYNC110  # reason: progress, not time
+                await asyncio.sleep(0)
+            assert await journal.write([append(alive, first=7)]) == (7,)
+            assert not any(task.done() for task in waiting)
+            cluster.nodes[1].resume()
+            assert await asyncio.gather(*waiting) == [None] * 5
+
+
 async def test_what_failed_while_the_map_was_read_is_not_forgotten(
     client: RedisCluster, journal: RedisJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

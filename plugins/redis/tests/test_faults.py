@@ -240,7 +240,7 @@ async def test_a_call_that_gets_no_answer_ends(
 async def test_a_wait_for_a_connection_counts_too(client: Redis, namespace: str, append: Maker) -> None:
     journal = RedisJournal(client, namespace=namespace, timeout=0.2, max_connections=1)
     await journal.open()
-    async with journal._route._free:  # another call has it, for longer than this one may take
+    async with journal._route._turns[""]:  # another call has it, for longer than this one may take
         for call in ("write", "read"):
             with pytest.raises(StoreUnavailableError, match="TimeoutError"):
                 await do(journal, call)

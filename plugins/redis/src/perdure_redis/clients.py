@@ -55,6 +55,7 @@ def clients_of(url: StoreURL) -> Clients:
         if url.path.strip("/") or options.db:
             raise _refused(url, "has a path or a db, and a cluster has one database only")
         nodes = [ClusterNode(host.name or "127.0.0.1", host.port or PORT) for host in _hosts(url)]
+        common["max_connections"] += 1  # one more to ask who has which slots, when all are in use
         return Clients(RedisCluster(startup_nodes=nodes, **common))
     if url.scheme == "redis+sentinel":
         return _sentinel(url, options, common)

@@ -81,7 +81,8 @@ class RedisJournal(Journal):
             waitaof: Whether the disk must have a write.
             strict: Whether a server whose settings may lose data is refused.
             ttl: How long a conversation is kept after its last write, in seconds; `None`: for ever. Whoever writes last decides.
-            max_connections: How many calls go on at once over the client. Journals of one client share this; the first says it.
+            max_connections: How many calls go on at once over the client, on a cluster with each master. Journals of one client
+                share this; the first says it.
         """
         if not NAMESPACE.fullmatch(namespace):
             raise InvalidIdError("namespace", namespace, "1 to 64 characters of A-Z a-z 0-9 _ -")

@@ -22,7 +22,7 @@ class Options(BaseModel):
         waitaof: Whether the disk must have a write before it is acknowledged; needs Redis 7.2 with `appendonly yes`.
         strict: Whether a server whose settings may lose data is refused, instead of warned of.
         ttl: How long a conversation is kept after its last write, in seconds. `None`: for ever. Whoever writes last decides.
-        max_connections: How many calls go on at once; others wait for a connection.
+        max_connections: How many calls go on at once, on a cluster with each master; others wait for a connection.
         protocol: RESP 2 or 3.
         db: The number of the database; it may stand in the path too.
         tls: Whether the servers are spoken to over TLS; `rediss:` says so itself.

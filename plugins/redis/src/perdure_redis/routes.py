@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -35,7 +37,9 @@ Command: TypeAlias = tuple[bytes, ...]
 REDIRECTIONS = 5
 """How often one call follows a cluster that moves."""
 
-_turns: WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
+Turns: TypeAlias = "defaultdict[str, asyncio.Semaphore]"
+
+_turns: WeakKeyDictionary[Any, tuple[asyncio.AbstractEventLoop, Turns]] = WeakKeyDictionary()
 
 
 class Call(NamedTuple):
@@ -69,8 +73,8 @@ class Route(ABC):
         Args:
             client: The client.
             timeout: How long one exchange may take, the wait for a free connection included, in seconds.
-            limit: How many calls go on at once; others wait for a connection. Routes of one client share this, and the first
-                says it.
+            limit: How many calls go on at once, on a cluster with each node; others wait for a connection. Routes of one client
+                share this, and the first says it.
         """
         self.client: Any = client  # redis-py types its own commands, and this module goes below them
         self.timeout = timeout
@@ -123,7 +127,7 @@ class Route(ABC):
 
     async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         """Send commands to each server that holds keys, and return the replies of each. It comes before everything else."""
-        self._free = turns_of(self.client, self._limit)
+        self._turns = turns_of(self.client, self._limit)
         return await self._ask_all(call, commands)
 
     @abstractmethod
@@ -134,7 +138,7 @@ class Route(ABC):
         sent = False
         try:
             with Deadline(self._deadlines):
-                async with self._free:
+                async with self._turns[self._place(source)]:
                     connection = await self._acquire(source)
                     try:
                         if await connection.can_read():  # closed by the server, or with a reply that nobody waits for
@@ -150,6 +154,10 @@ class Route(ABC):
                         await self._release(source, connection)
         except Exception as error:
             raise failure(error, call, sent=sent) from error
+
+    def _place(self, source: Any) -> str:
+        """Return the name of the server, where a client has several: each has connections of its own."""
+        return ""
 
     @abstractmethod
     async def _acquire(self, source: Any) -> Any: ...
@@ -313,6 +321,9 @@ class ClusterRoute(Route):
             await self._source(call, b"")
         raise failure(to, call, sent=False)
 
+    def _place(self, source: ClusterNode) -> str:
+        return source.name
+
     async def _acquire(self, source: Any) -> Any:
         connection = source.acquire_connection()
         try:
@@ -335,12 +346,12 @@ def route_of(client: Client, timeout: float, limit: int, *, own: bool) -> Route:
     return kind(client, timeout, min(limit, client.connection_pool.max_connections))
 
 
-def turns_of(client: Client, limit: int) -> asyncio.Semaphore:
-    """Return what all journals over a client wait for. Each for itself, they would ask for more connections than it has."""
+def turns_of(client: Client, limit: int) -> Turns:
+    """Return what all journals over a client wait for, by server. Each for itself, they would ask for more than it has."""
     pool, loop = getattr(client, "connection_pool", client), asyncio.get_running_loop()
     known = _turns.get(pool)
     if known is None or known[0] is not loop:  # a client may have been closed in one loop and go on in another
-        known = _turns[pool] = loop, asyncio.Semaphore(limit)
+        known = _turns[pool] = loop, defaultdict(partial(asyncio.Semaphore, limit))
     return known[1]
 
 
