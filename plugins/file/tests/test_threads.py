@@ -119,6 +119,39 @@ async def test_without_any_thread_a_call_is_refused_and_not_made_later() -> None
     assert not gate.begun.is_set()
 
 
+async def test_threads_that_are_dismissed_refuse_a_call() -> None:
+    threads, gate = Threads(9, "dismissed"), Gate()
+    first = asyncio.create_task(threads.run(gate))
+    await gate.has_begun()
+    threads.dismiss()
+    with pytest.raises(OSError, match="was closed"):
+        await threads.run(threading.get_ident)
+    gate.open.set()
+    assert await first == "passed"
+    threads.join()
+
+
+async def test_writes_that_wait_while_another_loop_closes_the_store_are_refused(
+    journal: FileJournal, op: Any, disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, dismiss = Gate(), Threads.dismiss
+
+    def dismiss_and_open(self: Threads) -> None:
+        dismiss(self)
+        gate.open.set()
+
+    await journal.write([op.append("s", b"{}")])
+    disk.faults["sync"] = [lambda _: gate()]
+    writes = [asyncio.create_task(journal.write([op.append("s", b"{}")])) for _ in range(3)]
+    await gate.has_begun()
+    monkeypatch.setattr(Threads, "dismiss", dismiss_and_open)
+    await asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(journal.close()))
+    assert await writes[0] == (2,)
+    for write in writes[1:]:
+        with pytest.raises(StoreUnavailableError, match="was closed meanwhile"):
+            await write
+
+
 async def test_a_store_without_any_thread_is_unavailable_and_one_is_enough(root: Path, op: Any) -> None:
     journal = FileJournal(root)
     with no_more_threads(), pytest.raises(StoreUnavailableError, match="can't start new thread"):

@@ -24,9 +24,9 @@ class Threads:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._unfinished = 0  # of the calls, begun or not
         self._threads: list[Thread] = []
-        self._counting = (
-            RLock()
-        )  # whoever holds it may come to collect garbage, and with it a journal that dismisses these
+        self._dismissed = False
+        # Whoever holds it may come to collect garbage, and with it a journal: that dismisses its threads.
+        self._counting = RLock()
 
     async def run(self, work: Callable[[], T], give_up: Callable[[], None] | None = None) -> T:
         """Run work in a thread. Cancelled before it begins, it does not begin.
@@ -37,7 +37,7 @@ class Threads:
                 it is passed on at once.
 
         Raises:
-            OSError: There is no thread, and none can be started. Nothing was done.
+            OSError: There is no thread, and none can be started, or they are dismissed. Nothing was done.
         """
         call = _Call(work)
         self._send(call)
@@ -52,8 +52,9 @@ class Threads:
         return result
 
     def dismiss(self) -> None:
-        """Let the threads end, after the calls that have been made."""
+        """Let the threads end, after the calls that have been made. Further ones are refused."""
         with self._counting:
+            self._dismissed = True
             for _ in self._threads:
                 self._calls.put(None)
 
@@ -65,6 +66,8 @@ class Threads:
 
     def _send(self, call: _Call) -> None:
         with self._counting:
+            if self._dismissed:
+                raise OSError("the store was closed meanwhile")
             if self._unfinished >= len(self._threads) < self._most:
                 self._start()
             self._unfinished += 1

@@ -77,7 +77,8 @@ class Queues:
     async def end(self) -> None:
         """Wait for all who are in a queue of this loop now."""
         loop = asyncio.get_running_loop()
-        for queue in [queue for queue in self._waiting if queue[0] is loop]:
+        queues = list(self._waiting)  # other loops may add theirs meanwhile
+        for queue in [queue for queue in queues if queue[0] is loop]:
             if queue in self._waiting:
                 await self._turn(queue)
                 self.leave(queue)
