@@ -115,6 +115,15 @@ async def leave_the_indexes(client: Any, namespace: str) -> None:
     assert await client.zcard(due) == 0
 
 
+async def test_what_is_due_and_cannot_be_read_is_taken_off(client: Redis, namespace: str) -> None:
+    journal = RedisJournal(client, namespace=namespace, ttl=1000)
+    await journal.open()
+    _, due = lists_of(journal, Part.SESSIONS)
+    await client.zadd(due, {"garbage": 1, "1 2 9 -\ncut": 2})
+    await journal.write([write(Key(Part.SESSIONS, "s"))])
+    assert await client.zcard(due) == 1
+
+
 async def test_an_index_lasts_as_long_as_what_it_lists(client: Redis, namespace: str) -> None:
     brief = RedisJournal(client, namespace=namespace, ttl=10)
     lasting = RedisJournal(client, namespace=namespace)

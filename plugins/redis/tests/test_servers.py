@@ -5,6 +5,8 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 from plugins.redis.tests.servers import BINARIES, Server
@@ -25,6 +27,7 @@ from perdure.backend import (
     StoreURL,
     UnsupportedOperationError,
 )
+from perdure.journal.walking import walk
 from perdure_redis.journal import RedisJournal
 from perdure_redis.plugin import Options
 from perdure_redis.settings import RedisSettingsWarning
@@ -378,6 +381,50 @@ async def test_what_another_program_put_there_is_damage(journal: RedisJournal, c
             Part.SESSIONS, group=None, status=None, before=None, order=order, after=None, limit=5
         )
         assert [info.version for info in found] == [2]
+
+
+@pytest.mark.parametrize("damage", ["another type", "no length", "below zero", "cut in the group", "cut in the status"])
+@pytest.mark.parametrize("order", ["id", "created", "recent"])
+async def test_a_head_that_is_damaged_is_told_in_its_turn_and_not_touched(
+    journal: RedisJournal, client: Redis, append: Maker, order: str, damage: str
+) -> None:
+    names = [f"s{number}" for number in range(5)]
+    for name in names[::-1] if order == "recent" else names:
+        at = append("s").at + timedelta(seconds=int(name[1:]) * (-1 if order == "recent" else 1))
+        await journal.write([Append(Key(Part.SESSIONS, name), (), Head("group", "idle", b"{}"), None, at, 1)])
+    key = Key(Part.SESSIONS, "s4")
+    stored = journal._keys.journal(*key)
+    text: Any = await client.lindex(stored, 0)
+    line, rest = text.split(b"\n")
+    texts: dict[str, Any] = {
+        "no length": line.replace(b" 5 4", b"  4") + b"\n" + rest,
+        "below zero": line.replace(b" 5 4", b" -5 4") + b"\n" + rest,
+        "cut in the group": line + b"\n" + rest[:3],
+        "cut in the status": line + b"\n" + rest[:7],
+    }
+    if damage == "another type":
+        await client.delete(stored)
+        await client.set(stored, "x")
+    else:
+        await client.lset(stored, 0, texts[damage])
+    before = await client.dump(stored)
+    for group, status in ((None, None), ("group", None), (None, "idle")):
+        page = partial(journal.scan, Part.SESSIONS, group=group, status=status, before=None, order=order, after=None)
+        assert [info.id for info in await page(limit=4)] == names[:4]
+        with pytest.raises(StoreCorruptedError, match="sessions s4"):
+            await page(limit=5)
+    damaged: list[StoreCorruptedError] = []
+    assert [name async for name in walk(journal, Part.SESSIONS, damaged)] == names[:4]
+    assert [error.id for error in damaged] == ["s4"]
+    for call in (
+        journal.read(key),
+        journal.write([append("s4", b"1")]),
+        journal.write([Replace(key, 0, (), Head(), None, append("s").at)]),
+        journal.write([Delete(key, None)]),
+    ):
+        with pytest.raises(StoreCorruptedError, match="s4"):
+            await call
+    assert await client.dump(stored) == before
 
 
 async def test_a_newer_format_is_not_touched(journal: RedisJournal, client: Redis, append: Maker) -> None:

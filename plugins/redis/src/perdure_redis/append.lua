@@ -4,13 +4,14 @@
 -- `index.lua`.
 local function append(journal, index, id, expected, instant, group, status, data, seen)
   local version, count, origin, first, created, updated, lengths, group_length, status_length, rest = string.match(
-    redis.call('LINDEX', journal, 0) or '', '^1 (%d+) (%d+) (%d+ (%d+) (%d+)) (%d+)( (%-?%d*) (%-?%d*)\n)(.*)$')
+    redis.call('LINDEX', journal, 0) or '', '^1 (%d+) (%d+) (%d+ (%d+) (%d+)) (%d+)( ([-%d]%d*) ([-%d]%d*)\n)(.*)$')
   if not version or #version > 13 or (expected ~= '' and expected ~= version) then return end -- a sum of 14 digits is exact
   local birth = first .. '@' .. created
   if seen ~= '' and seen ~= birth .. ' ' .. version then return end
   local old_group = group_length ~= '-' and string.sub(rest, 1, group_length)
   local labels = old_group and #old_group or 0
   local old_status = status_length ~= '-' and string.sub(rest, labels + 1, labels + status_length)
+  if old_group and labels ~= tonumber(group_length) or old_status and #old_status ~= tonumber(status_length) then return end -- cut
   if group ~= '' and not (old_group and group == '=' .. old_group) then return end
   if status ~= '' and not (old_status and status == '=' .. old_status) then return end
   if redis.call('PTTL', journal) >= 0 then return end

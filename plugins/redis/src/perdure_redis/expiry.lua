@@ -33,24 +33,26 @@ end
 
 -- Take those off the index that have expired. One that was written since is due later, or never. This comes behind the writes
 -- of others and must not fail: what is in the place of a journal and is none has no members, what cannot be read has to wait.
-local function sweep(index, part, found, at)
-  local due = due_of(index)
-  for _, member in ipairs(found) do
-    local gone = parse(FORMAT .. ' 0 0 0 0 ' .. member)
-    local id = gone.data
-    local journal = journal_of(ARGV[3], part, id)
-    local text = redis.pcall('LINDEX', journal, 0)
-    if type(text) ~= 'table' or string.find(text.err, 'WRONGTYPE', 1, true) then
-      local live, left, names, later = type(text) == 'string' and parse(text), -1, {}, ''
-      if live and live.version then -- its members are there: whoever wrote it put them there
-        names, later = members(filters(live), ALL, id, live.created, live.updated), signature(id, live)
-        left = redis.call('PTTL', journal)
-      end
-      if left >= 0 then redis.pcall('ZADD', due, at + left, later) end
-      take(due, left >= 0 and without({member}, {later}) or {member})
-      take(index, without(members(filters(gone), ALL, id, gone.created, gone.updated), names))
+local function sweep_one(index, part, due, member, at)
+  local gone = parse(FORMAT .. ' 0 0 0 0 ' .. member)
+  if not gone then return take(due, {member}) end
+  local id = gone.data
+  local journal = journal_of(ARGV[3], part, id)
+  local text = redis.pcall('LINDEX', journal, 0)
+  if type(text) ~= 'table' or string.find(text.err, 'WRONGTYPE', 1, true) then
+    local live, left, names, later = type(text) == 'string' and parse(text), -1, {}, ''
+    if live and live.version then -- its members are there: whoever wrote it put them there
+      names, later = members(filters(live), ALL, id, live.created, live.updated), signature(id, live)
+      left = redis.call('PTTL', journal)
     end
+    if left >= 0 then redis.pcall('ZADD', due, at + left, later) end
+    take(due, left >= 0 and without({member}, {later}) or {member})
+    take(index, without(members(filters(gone), ALL, id, gone.created, gone.updated), names))
   end
+end
+
+local function sweep(index, part, found, at)
+  for _, member in ipairs(found) do sweep_one(index, part, due_of(index), member, at) end
 end
 
 -- All journals there are of the conversation of the write. What will have an end and has none yet is not

@@ -1,7 +1,14 @@
 -- The first element of a journal is its head: a line of fields, then group, status and data. The rest are the items.
 
 local FORMAT = '1'
-local FIELDS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d*) (%-?%d*)\n()'
+local FIELDS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ([-%d]%d*) ([-%d]%d*)\n()'
+
+-- Return group or status, and where what is behind it begins; nothing if the text is cut there.
+local function label(text, from, length)
+  if length == '-' then return nil, from end
+  local found = string.sub(text, from, from + length - 1)
+  if #found == tonumber(length) then return found, from + #found end
+end
 
 -- A head with `format` alone is one of a newer release, which may have other fields.
 local function parse(text)
@@ -10,18 +17,9 @@ local function parse(text)
     format = string.match(text, '^(%d+) ')
     return format and format ~= FORMAT and {format = format} or nil
   end
-  if group == '-' then
-    group = nil
-  else
-    local last = rest + group - 1
-    group, rest = string.sub(text, rest, last), last + 1
-  end
-  if status == '-' then
-    status = nil
-  else
-    local last = rest + status - 1
-    status, rest = string.sub(text, rest, last), last + 1
-  end
+  group, rest = label(text, rest, group)
+  if rest then status, rest = label(text, rest, status) end
+  if not rest then return end
   return {
     format = format, version = version, count = tonumber(count), rewritten = rewritten, first = first, created = created,
     updated = updated, group = group, status = status, data = string.sub(text, rest),

@@ -47,7 +47,7 @@ def read_head(name: str, text: bytes, where: str) -> Stored:
         first, created, updated, group, status = fields[4:]
         group_end = 0 if group == b"-" else int(group)
         status_end = group_end + (0 if status == b"-" else int(status))
-        if status_end > len(rest):
+        if not 0 <= group_end <= status_end <= len(rest):
             raise ValueError("it ends too early")
         head = Head(
             None if group == b"-" else rest[:group_end].decode("utf-8", "surrogatepass"),

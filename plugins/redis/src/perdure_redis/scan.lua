@@ -39,7 +39,11 @@ local answer, given, seen = {''}, 0, 0
 local function look(member)
   local there = string.sub(member, #filter + 1)
   local id = order == 'i' and there or string.sub(there, 19)
-  local text = redis.call('LINDEX', journal_of(prefix, part, id), 0)
+  local text = redis.pcall('LINDEX', journal_of(prefix, part, id), 0)
+  if type(text) == 'table' then
+    if not string.find(text.err, 'WRONGTYPE', 1, true) then error(text.err) end
+    text = '' -- something of another program: it cannot be read, as one that is no head
+  end
   local head = text and parse(text)
   if text and (not head or not head.version or wanted(id, head, there)) then
     answer[#answer + 1] = there
