@@ -10,8 +10,9 @@ import typer
 
 from perdure.cli.doctor import doctor
 from perdure.cli.exit_codes import code_of
-from perdure.errors import PerdureError
+from perdure.errors import InvalidArgumentError, PerdureError
 from perdure_file.journal import FileJournal
+from perdure_file.salvage import doctor as examine
 
 
 def ended_by(url: str, *, salvage: bool = False) -> int:
@@ -87,3 +88,10 @@ def test_a_store_that_is_not_there_or_cannot_salvage_is_said(tmp_path: Path) -> 
     for url, salvage in ((f"file:{tmp_path / 'nowhere'}", False), ("memory:", True), ("what:", False)):
         assert ended_by(url, salvage=salvage) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_a_directory_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, problem in (("file", "is a file, where a directory is needed: "), ("nowhere", "does not exist: ")):
+        with pytest.raises(InvalidArgumentError, match=problem):
+            list(examine(tmp_path / name))

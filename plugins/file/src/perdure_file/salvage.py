@@ -373,7 +373,8 @@ def doctor(
     """
     root = Path(directory)
     if not root.is_dir():
-        raise InvalidArgumentError("directory", f"is none: {root}")
+        problem = "is a file, where a directory is needed" if root.exists() else "does not exist"
+        raise InvalidArgumentError("directory", f"{problem}: {root}")
     for path in _files(root, namespace):
         try:
             report = verify(path, busy_timeout=busy_timeout)
