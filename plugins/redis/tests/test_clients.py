@@ -338,12 +338,40 @@ def test_many_loops_leave_nothing_open(server: Server, append: Maker, namespace:
 async def test_calls_under_way_end_when_the_store_is_closed(server: Server, append: Maker, namespace: str) -> None:
     journal = RedisJournal.from_url(StoreURL.parse(f"{server.url}?namespace={namespace}"))
     await journal.open()
+    await journal.write([append("s")])  # the server knows the script: each call is one exchange, and has begun it
     writing = [asyncio.create_task(journal.write([append(f"s{number}", b"1", first=2)])) for number in range(20)]
     await asyncio.sleep(0)
     await journal.close()
     assert await asyncio.gather(*writing) == [(2,)] * 20
     with pytest.raises(StoreClosedError):
         await journal.write([append("s")])
+
+
+@pytest.mark.parametrize("own", [True, False])
+@anyio
+async def test_calls_that_wait_when_the_store_is_closed_are_refused(
+    server: Server, client: Redis, append: Maker, namespace: str, own: bool
+) -> None:
+    async with Proxy(server.port) as proxy, Redis(port=proxy.port, max_connections=1) as narrow:
+        journal = RedisJournal(Clients(narrow) if own else narrow, namespace=namespace)
+        await journal.open()
+        await journal.write([append("s", first=1)])
+        fault = proxy.fault("EVALSHA", "hold-before")
+        begun = asyncio.create_task(journal.write([append("s")]))
+        await fault.reached.wait()
+        waiting = [asyncio.create_task(journal.write([append("s")])) for _ in range(5)]
+        while len(journal._route._deadlines.running) < 6:  # noqa: ASYNC110  # reason: progress, not time
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(journal.close())
+        await asyncio.sleep(0)
+        proxy.commands.clear()
+        fault.go.set()
+        await closing
+        for call in waiting:
+            with pytest.raises(StoreClosedError):
+                await call
+        assert await begun == (2,)
+        assert proxy.commands == []
 
 
 @anyio

@@ -21,7 +21,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from perdure.backend import StoreUnavailableError
+from perdure.backend import StoreClosedError, StoreUnavailableError
 from perdure_redis.deadlines import Deadline, Deadlines
 from perdure_redis.failures import failure, is_replica
 
@@ -66,6 +66,7 @@ class Route(ABC):
     """
 
     cluster = False
+    _open = False
 
     def __init__(self, client: Any, timeout: float, limit: int) -> None:
         """Send over the connections of a client.
@@ -87,6 +88,7 @@ class Route(ABC):
         Raises:
             StoreUnavailableError: Nothing was done.
             OutcomeUnknownError: A write may have been done.
+            StoreClosedError: The route was closed before the turn of the call came. Nothing was done.
         """
         try:
             return await self._send(call, key, commands)
@@ -122,12 +124,14 @@ class Route(ABC):
     @abstractmethod
     async def _send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]: ...
 
-    async def close(self) -> None:  # noqa: B027  # reason: most have none
-        """Close the connections that are not the client's."""
+    async def close(self) -> None:
+        """Refuse the calls that still wait for a connection, and close the connections that are not the client's."""
+        self._open = False
 
     async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         """Send commands to each server that holds keys, and return the replies of each. It comes before everything else."""
         self._turns = turns_of(self.client, self._limit)
+        self._open = True
         return await self._ask_all(call, commands)
 
     @abstractmethod
@@ -139,6 +143,7 @@ class Route(ABC):
         try:
             with Deadline(self._deadlines):
                 async with self._turns[self._place(source)]:
+                    self._check_open(call)
                     connection = await self._acquire(source)
                     try:
                         if await connection.can_read():  # closed by the server, or with a reply that nobody waits for
@@ -152,8 +157,14 @@ class Route(ABC):
                         raise
                     finally:
                         await self._release(source, connection)
+        except StoreClosedError:
+            raise
         except Exception as error:
             raise failure(error, call, sent=sent) from error
+
+    def _check_open(self, call: Call) -> None:
+        if not self._open:
+            raise StoreClosedError(call.where)
 
     def _place(self, source: Any) -> str:
         """Return the name of the server, where a client has several: each has connections of its own."""
@@ -195,18 +206,13 @@ class OwnRoute(SingleRoute):
     names another master, all that were made before are closed: the idle ones at once, those in use when their calls end.
     """
 
-    _keeps = False
     _master: Any = None
 
     def __init__(self, client: Any, timeout: float, limit: int) -> None:
-        """Make the connections that a client would make, and keep them from the first `ask_all` to `close`."""
+        """Make the connections that a client would make, and keep them from `ask_all` to `close`."""
         super().__init__(client, timeout, limit)
         self._idle: list[Any] = []
         self._kept: set[Any] = set()  # idle or in use
-
-    async def _ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
-        self._keeps = True
-        return await super()._ask_all(call, commands)
 
     async def _acquire(self, source: Any) -> Any:
         if self._has_new_master(source):
@@ -226,7 +232,7 @@ class OwnRoute(SingleRoute):
             raise
         if self._has_new_master(source):
             await self._drop()
-        if self._keeps and (self._master is None or self._master == (connection.host, connection.port)):
+        if self._open and (self._master is None or self._master == (connection.host, connection.port)):
             self._kept.add(connection)
 
     def _has_new_master(self, source: Any) -> bool:
@@ -249,7 +255,7 @@ class OwnRoute(SingleRoute):
 
     async def close(self) -> None:
         """Close the connections; those in use are closed when their calls end."""
-        self._keeps = False
+        await super().close()
         await self._drop()
 
 
@@ -292,6 +298,7 @@ class ClusterRoute(Route):
             raise
 
     async def _source(self, call: Call, key: bytes) -> ClusterNode:
+        self._check_open(call)  # else the client would open again
         try:
             async with asyncio.timeout(self.timeout):
                 await self.client.initialize()
