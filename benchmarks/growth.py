@@ -50,6 +50,8 @@ async def turn_by_length(bench: Bench, way: str) -> Figure:
         for name, turns in (("long", long), ("short", 10)):
             for _ in range(turns):
                 await sessions[name].send(text)
+        if not kept:
+            sessions.clear()  # all objects of a session share what one has read, as long as one of them is there
         return await bench.compare(
             f"turn {long} {way}, sqlite",
             lambda: (sessions["long"] if kept else agent.session("long")).send(text),
