@@ -223,31 +223,24 @@ def test_output_that_cannot_be_written_is_said(perdure: Perdure, arguments: str)
     assert (full.code, "No space left on device" in full.err, "Traceback" in full.err) == (2, True, False)
 
 
-def test_output_that_is_closed_fails_no_command(perdure: Perdure) -> None:
-    code = "from perdure.cli import main; main()"
-    closed = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -c {code!r} stores >&-"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+def without_stream(perdure: Perdure, arguments: str, stream: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of which a standard stream is closed, as `sh` writes it."""
+    command = f"{sys.executable} -c 'from perdure.cli import main; main()' {arguments} {stream}"
+    return subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False, cwd=perdure.directory
     )
+
+
+def test_output_that_is_closed_fails_no_command(perdure: Perdure) -> None:
+    closed = without_stream(perdure, "stores", ">&-")
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
-def test_input_that_is_closed_is_like_an_empty_one(perdure: Perdure) -> None:
+@pytest.mark.parametrize("arguments", ["delete user-2", "import -"])
+def test_input_that_is_closed_is_like_an_empty_one(perdure: Perdure, arguments: str) -> None:
     asyncio.run(cli_world.fill(f"sqlite:{perdure.directory}/a.db"))
-    for arguments in ("delete user-2 --store sqlite:a.db", "import - --store sqlite:a.db"):
-        code = "from perdure.cli import main; main()"
-        closed = subprocess.run(
-            ["sh", "-c", f"{sys.executable} -c {code!r} {arguments} <&-"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            cwd=perdure.directory,
-        )
-        assert (closed.returncode, "Traceback" in closed.stderr) == (2, False), closed.stderr
+    closed = without_stream(perdure, f"{arguments} --store sqlite:a.db", "<&-")
+    assert (closed.returncode, "Traceback" in closed.stderr) == (2, False), closed.stderr
 
 
 def test_sigterm_ends_what_a_shell_has_started_in_the_background(perdure: Perdure) -> None:
