@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -215,6 +217,24 @@ async def test_events_of_many_threads_are_each_heard_once_in_their_order(recorde
 
 
 # --- registering ---
+
+
+def test_what_the_thread_looks_with_is_imported_before_it_starts() -> None:
+    """A child that is forked while another thread imports waits for ever for what it imports itself."""
+    code = """
+import sys, threading
+from perdure.observers import Observers
+start = threading.Thread.start
+def noted(thread):
+    print("importlib.metadata" in sys.modules)
+    start(thread)
+threading.Thread.start = noted
+print("importlib.metadata" in sys.modules)
+seen = Observers()
+seen._start()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.split() == ["False", "True"]
 
 
 async def test_registering_twice_is_registering_once_and_it_can_be_taken_back(recorder: Recorder) -> None:

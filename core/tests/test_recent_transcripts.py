@@ -42,6 +42,10 @@ class Thing:
     """Something that can be kept."""
 
 
+def large(letter: str) -> dict[str, Any]:
+    return {"kind": "message", "message": {"role": "user", "content": letter * 100_000}}
+
+
 class Reads:
     """How many records each load of a transcript gave."""
 
@@ -189,6 +193,20 @@ async def test_a_copy_of_an_earlier_state_that_came_to_the_same_version_is_read_
     assert after is not None
     assert after.version == before.version + 1
     assert await texts(session) == await texts(agent(store).session("s")) == ["base", "re: base", "right", "re: right"]
+
+
+async def test_the_same_version_written_at_another_time_is_read_whole(store: AgentStore, clock: ManualClock) -> None:
+    """Also where the last record is too large to be compared."""
+    version = await store.sessions.append("s", [large("a")])
+    begun = clock.now()
+    session = agent(store).session("s")
+    assert [text[:1] for text in await texts(session)] == ["a"]
+    other = another(store)
+    await other.delete_session("s")
+    await other.sessions.append("s", [], expected_version=0, version=version - 1, at=begun)
+    clock.advance(timedelta(seconds=1))
+    assert await other.sessions.append("s", [large("b")]) == version
+    assert [text[:1] for text in await texts(session)] == ["b"]
 
 
 async def test_a_read_that_hangs_holds_nobody_else_up(store: AgentStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -73,3 +73,18 @@ async def test_what_a_head_was_settled_to_is_no_part_of_it() -> None:
         await store.checkpoints.append("s", [], expected_version=0, head=head)
     for same in (head, copy.copy(head), replace(head), pickle.loads(pickle.dumps(head))):
         assert (same, repr(same), same.to_record()) == (fresh, repr(fresh), fresh.to_record())
+
+
+@dataclass(frozen=True)
+class Labelled(CheckpointHead):
+    """A head of somebody else's, with a field that can change in place."""
+
+    labels: list[str] = field(default_factory=list)
+
+
+async def test_a_head_of_another_class_is_settled_anew() -> None:
+    async with open_store("memory:") as store:
+        head = Labelled("idle", labels=["one"])
+        assert (await stored(store.checkpoints, "s", head)).extra == {"labels": ["one"]}
+        head.labels.append("two")
+        assert (await stored(store.checkpoints, "s", head)).extra == {"labels": ["one", "two"]}

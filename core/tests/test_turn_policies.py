@@ -9,7 +9,7 @@ import pytest
 from core.tests.joining_world import Gate, Talk, begun, joined, policies, settled
 from core.tests.processes import another
 
-from perdure import Agent, AgentStore, ToolCall, TurnResult, tool
+from perdure import Agent, AgentStore, Message, ToolCall, TurnResult, tool
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.runtime.turns import TurnPolicy
@@ -59,6 +59,18 @@ async def test_inputs_that_come_at_once_are_one_turn(talk: Talk, policy: TurnPol
     results = await asyncio.gather(*(talk.session(policy).send(text) for text in ("work", "a", "b")))
     assert len({result.run_id for result in results}) == 1
     assert [text for text in await talk.texts() if text in ("work", "a", "b")] == ["work", "a", "b"]
+
+
+@policies
+async def test_each_call_of_a_turn_has_a_result_of_its_own(talk: Talk, policy: TurnPolicy) -> None:
+    gate = talk.after_delta = Gate()
+    task = await begun(gate, talk.session().send(Message("user", "work", metadata={"seen": []})))
+    more = await joined(talk, "a", policy)
+    gate.opened.set()
+    first, second = await task, await more
+    assert first == second
+    second.messages[0].metadata["seen"].append(True)
+    assert first.messages[0].metadata == {"seen": []}
 
 
 @policies

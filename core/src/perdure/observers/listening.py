@@ -45,8 +45,8 @@ _hearing: ContextVar[Listener | None] = ContextVar("perdure_hearing", default=No
 
 def _for_others(fact: Any) -> Any:
     """Return a fact for whoever hears of it: what they change, to hide a secret before they log it, the turn does not see."""
-    copy = getattr(fact, "for_others", None)  # of a message, or a result
-    return codec.copied(fact) if copy is None else copy()
+    copy = getattr(type(fact), "for_others", None)  # of a message, a result or an approval
+    return codec.copied(fact) if copy is None else copy(fact)
 
 
 class Listener:

@@ -126,11 +126,12 @@ class TranscriptView:
             part = await self.sessions.load(self.session_id, after=so_far - overlap, limit=PAGE)
             if part is None:
                 return None, Digest(whole=self._whole)
-            if known is not None and not (
-                _continues(known, part, so_far) and list(part.records[:overlap]) == [last][:overlap]
-            ):
+            if known is not None and not _continues(known, part, so_far):
                 return None
-            records = [*part.records[overlap:]]
+            records = [*part.records]
+            if records[:overlap] != [last][:overlap]:
+                return None
+            del records[:overlap]
             if not records and so_far < part.count:
                 raise StoreCorruptedError(f"session {self.session_id}", "it has fewer records than it says")
             known, last = replace(part, records=()), None

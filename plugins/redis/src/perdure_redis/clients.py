@@ -89,9 +89,8 @@ def _sentinel(url: StoreURL, options: Options, common: dict[str, Any]) -> Client
     if not service:
         raise _refused(url, "must name the master, as in redis+sentinel://host:26379/mymaster")
     hosts = [(host.name or "localhost", host.port or SENTINEL_PORT) for host in _hosts(url)]
-    share = options.timeout / (
-        len(hosts) + 1
-    )  # they are asked in turn: however many hang, the call has time for the master
+    # They are asked in turn: however many hang, the call has time for the master.
+    share = options.timeout / (len(hosts) + 1)
     login = {"username": options.sentinel_username, "password": _secret(options)}
     times = {"socket_timeout": share, "socket_connect_timeout": share}
     manager = Sentinel(hosts, sentinel_kwargs=common | login | times)  # type: ignore[no-untyped-call]  # reason: redis-py does not type it
