@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import inspect
 import io
+import logging
 import os
 import re
 import shlex
@@ -138,9 +139,12 @@ def _name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_does_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    caplog.set_level(logging.NOTSET, "perdure")  # set back at the end, also where the page sets another
     before = set(sys.modules)
     try:
         if not Reader(page, tmp_path).read():

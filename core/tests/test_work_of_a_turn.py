@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -104,7 +105,10 @@ async def test_a_step_that_waits_for_nothing_lets_others_go_on_once(monkeypatch:
     assert await a_step_adds(lambda: soon.calls) == 1
 
 
-async def test_no_event_is_made_that_nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_event_is_made_that_nobody_hears(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "perdure.runs")
     made: list[type] = []
     make = Channel.make
 
