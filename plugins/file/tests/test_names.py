@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.backend import StoreCorruptedError
+from perdure.backend import Part, StoreCorruptedError
 from perdure_file.journal import FileJournal
 from perdure_file.names import DEVICES, to_id, to_name
+from perdure_file.salvage import doctor
 
 IDS = st.from_regex(r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}\Z")
 
@@ -46,9 +47,17 @@ def test_no_two_names_give_one_id(name: str) -> None:
     assert found is None or to_name(found) == name
 
 
-@pytest.mark.parametrize("name", ["", "A", "a,", "a,0", "a,2", "a,1,1", "con", ",a", "con.x", "é", "a b", "0,1", "a\n"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "A", "a,", "a,0", "a,2", "a,1,1", "con", ",a", "con.x", "é", "a b", "0,1", "a\n", ".", ".a", "._alice,1"],
+)
 def test_what_no_id_is_called_has_no_id(name: str) -> None:
     assert to_id(name) is None
+
+
+async def listed(journal: FileJournal) -> list[str]:
+    window: dict[str, Any] = {"group": None, "status": None, "before": None, "after": None}
+    return [info.id for info in await journal.scan(Part.SESSIONS, order="id", limit=1000, **window)]
 
 
 @pytest.mark.anyio
@@ -58,10 +67,18 @@ async def test_confusable_ids_are_different_keys_and_listed_exactly(journal: Fil
     for version, name in enumerate(CONFUSABLE, 1):
         found = await op.read(journal, name)
         assert (found.id, found.version, list(found.items)) == (name, version, [b'"%s"' % name.encode()])
-    infos = await journal.scan(
-        op.key("").part, group=None, status=None, before=None, order="id", after=None, limit=1000
-    )
-    assert [info.id for info in infos] == sorted(CONFUSABLE)
+    assert await listed(journal) == sorted(CONFUSABLE)
+
+
+@pytest.mark.anyio
+async def test_what_a_system_puts_beside_a_file_is_left_alone(
+    journal: FileJournal, op: Any, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("Alice", b"{}")])
+    beside = file_of("Alice").with_name(f"._{file_of('Alice').name}")
+    beside.write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X")
+    assert await listed(journal) == ["Alice"]
+    assert [report.path for report in doctor(file_of("Alice").parents[2])] == [file_of("Alice")]
 
 
 @pytest.mark.anyio

@@ -212,6 +212,18 @@ def test_every_beginning_of_a_write_is_torn_and_none_with_a_spoiled_end_is(
     assert is_torn(data[:cut] + b"\0" * 9) or cut == len(data) - 1
 
 
+def test_what_looks_like_the_end_of_a_commit_and_is_of_its_head_ends_none() -> None:
+    head = Head(data=b'{"a":1,"check":"0123abcd"}')
+    about: dict[str, Any] = {"before": 0, "offset": 9, "rewritten": 0, "created_at": AT, "updated_at": AT}
+    data, _ = write_batch([b"{}"], version=1, head=head, **about)
+    for cut in range(len(data) - 1):
+        assert is_torn(data[:cut])
+        assert is_torn(data[:cut] + b"\0" * 9)
+    assert is_torn(data[:-1])
+    for spoiled in (b"\0", b" ", b"x", b"\0" * 9):
+        assert not is_torn(data[:-1] + spoiled)
+
+
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
 async def test_the_files_are_readable_with_jq_as_the_reference_page_says(
     journal: FileJournal, op: Any, file_of: Callable[..., Path]

@@ -4,7 +4,8 @@ An id is written in lower case. Where it has upper-case letters, a comma and a n
 bit for each character, five bits a digit (0-9, a-v), the first character in the lowest bit, so that `A`, `a` and their
 kind stay apart where a file system takes them for one. Where its first word is the name of a device on Windows, which
 no extension changes, a comma goes before it. No id has a comma, a space or a character that is not ASCII, so nothing
-else can go wrong; a suffix always follows, so no name ends with a dot; and 200 characters become 247 at the most.
+else can go wrong; a suffix always follows, so no name ends with a dot; and 200 characters become 247 at the most. No id
+begins with a dot, as what some systems put beside a file does.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ DEVICES = frozenset(
 )
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
-_PLAIN = re.compile(r"[a-z0-9_.-]+")
-_NAME = re.compile(r",?([a-z0-9_.-]+)(?:,([0-9a-v]+))?")
+_PLAIN = re.compile(r"[a-z0-9_-][a-z0-9_.-]*")
+_NAME = re.compile(r",?([a-z0-9_-][a-z0-9_.-]*)(?:,([0-9a-v]+))?")
 
 
 @lru_cache(maxsize=1024)
