@@ -21,9 +21,8 @@ from perdure.contracts.sessions import SessionAppend, SessionInfo, Transcript
 from perdure.contracts.sessions import SessionStore as AsyncSessionStore
 from perdure.events import RunEvent
 from perdure.models import Model
-from perdure.ownership.leases import Lease, Ownership, Process
+from perdure.ownership.leases import Lease, Process
 from perdure.prune import PruneReport
-from perdure.recent import Recent
 from perdure.runtime.agent import OnChange
 from perdure.runtime.compaction import CompactionResult
 from perdure.runtime.compaction_policy import Compaction, Summarize
@@ -58,10 +57,6 @@ class AgentStore:
     def approvals(self) -> ApprovalStore: ...
     @property
     def clock(self) -> Clock: ...
-    @property
-    def ownership(self) -> Ownership: ...
-    @property
-    def transcripts(self) -> Recent[Any]: ...
     def __init__(
         self,
         *,

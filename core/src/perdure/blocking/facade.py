@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from perdure.blocking.loop import LoopThread, loop_thread
 from perdure.errors import WrongLoopError
 
-HIDDEN: Final = frozenset({"bind", "seal", "channels", "ownership.leases", "journal"})
+HIDDEN: Final = frozenset({"bind", "seal", "channels", "ownership", "transcripts", "journal"})
 """Public names that no blocking object has: they are there for the bundle and the runtime, within the loop."""
 
 Leave = Callable[[Any, type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[None]]
