@@ -22,6 +22,13 @@ OPENER = """
 import os, sys, threading
 from pathlib import Path
 
+import perdure
+
+async def talks(text):
+    print("chatter")
+    os.write(1, b"more of it, as a child of the store's may say\\n")
+    return await perdure.open_store(f"memory:{sys.stdin.readline() or text}")
+
 async def hangs(text):
     Path(text).write_text(str(os.getpid()))
     threading.Event().wait()
@@ -70,6 +77,19 @@ def test_a_worker_that_ends_tells_its_last_words(opener: str) -> None:
 
     with pytest.raises(LawBrokenError, match="these are my last words"):
         asyncio.run(told())
+
+
+def test_what_a_store_prints_in_a_worker_is_no_answer(opener: str) -> None:
+    async def answered() -> tuple[object, object]:
+        worker = await Worker.start(f"{opener}:talks:x")
+        try:
+            return await worker.call("create", key="s1.turn-1.s0.c0"), await worker.call("load", key="s1")
+        finally:
+            await worker.kill()
+
+    version, absent = asyncio.run(answered())
+    assert isinstance(version, int)
+    assert absent is None
 
 
 def test_a_worker_ends_as_it_was_told_or_is_killed() -> None:

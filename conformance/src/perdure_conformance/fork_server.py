@@ -86,8 +86,9 @@ class Server:
         if process == 0:
             self._forget()
             os.setpgid(0, 0)
-            for descriptor, standard in ((speech.fileno(), 0), (speech.fileno(), 1), (complaints, 2)):
-                os.dup2(descriptor, standard)
+            for standard in (1, 2):  # what the store prints is no answer
+                os.dup2(complaints, standard)
+            request["speech"] = os.dup(speech.fileno())
         else:
             with contextlib.suppress(OSError):  # the worker has done it already, and may have ended
                 os.setpgid(process, process)
@@ -130,7 +131,8 @@ def work(request: Request) -> None:
     os.environ.update(request["environ"])
     os.chdir(request["folder"])
     importlib.invalidate_caches()
-    sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")  # those of the server were opened on something else
+    sys.stdout = sys.stderr  # that of the server keeps what is printed until a block is full
+    worker.listen(request["speech"])
     worker.say("ready")
     asyncio.run(worker.serve(request["url"]))
 

@@ -1,8 +1,7 @@
 """The process at the other end of a `Worker`: reads one command a line, and answers one line.
 
-Run as `python -m perdure_conformance.worker URL`. The URL is a store URL, or `python:FILE:FUNCTION:TEXT` for a store that
-no plugin offers: the function of that file gets the text and returns an awaitable of the bundle. Or it is
-`class:FILE:CLASS:TEXT`, for the test class of a store.
+Its URL is a store URL, or `python:FILE:FUNCTION:TEXT` for a store that no plugin offers: the function of that file gets the
+text and returns an awaitable of the bundle. Or it is `class:FILE:CLASS:TEXT`, for the test class of a store.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from operator import attrgetter
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.errors import PerdureError
@@ -64,10 +63,20 @@ def module_of(file: str) -> ModuleType:
     return module
 
 
+_asked: TextIO
+_answered: TextIO
+
+
+def listen(descriptor: int) -> None:
+    """Take commands from a socket, and answer on it; standard output is the store's."""
+    global _asked, _answered
+    _asked, _answered = os.fdopen(descriptor), os.fdopen(descriptor, "w", closefd=False)
+
+
 def say(answer: object) -> None:
     """Answer one line."""
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    _answered.write(json.dumps(answer) + "\n")
+    _answered.flush()
 
 
 async def append(stores: Stores, key: str, records: list[Any], expected_version: int | None) -> object:
@@ -175,7 +184,7 @@ COMMANDS: dict[str, Callable[..., Awaitable[object]]] = {
 
 def commands() -> Iterator[dict[str, Any]]:
     """Read commands until the other end closes."""
-    for line in sys.stdin:
+    for line in _asked:
         yield json.loads(line)
 
 
@@ -202,8 +211,3 @@ async def serve(url: str) -> None:
             await stores.close()
             return
         say("open" if name == "open" else await _answer(COMMANDS[name](stores, **command)))
-
-
-if __name__ == "__main__":
-    say("ready")
-    asyncio.run(serve(sys.argv[1]))
