@@ -95,7 +95,7 @@ async def test_a_turn_goes_on_without_a_summary(store: AgentStore, caplog: pytes
 
 
 async def test_before_a_turn(store: AgentStore) -> None:
-    """As it will be called: with the journal that was read, once for each input."""
+    """As it is called: with the journal and the transcript that were read, once for each input."""
     live = await lived(store)
     parts = (live._journal, live._view, live._channel)
     found = await store.checkpoints.load("s")
@@ -105,6 +105,7 @@ async def test_before_a_turn(store: AgentStore) -> None:
     assert await heard(store) == [text for n in range(4) for text in (f"m{n}", f"re: m{n}")]
     await live.send("m4")
     before = await records(store)
+    await live.load()
     stale = await compact_if_due(*parts, found, Compaction(max_tokens=9, keep=1, summarize=gist))
     assert (stale, await records(store)) == (True, before)  # somebody else was first
 

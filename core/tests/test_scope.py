@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from core.tests.processes import Held, another, everything
 
-from perdure import Agent, AgentStore, Session
+from perdure import Agent, AgentStore, Compaction, Limits, Session
 from perdure.errors import AgentChangedError, InvalidArgumentError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 
@@ -94,3 +94,45 @@ async def test_of_two_scopes_that_create_one_session_the_second_runs_nothing_in_
     with pytest.raises(InvalidArgumentError, match="scope"):
         await second
     assert [message.text for message in await agent(store).session("s").load()] == ["secret", "re: secret"]
+
+
+async def test_a_listener_of_another_scope_hears_nothing(store: AgentStore) -> None:
+    other, mine = agent(store).session("s", scope="other"), agent(store).session("s", scope="acme")
+    heard: list[object] = []
+    other.on(heard.append)
+    told: list[str] = []
+    unscoped = agent(store).session("s")
+    for session in (mine, unscoped):
+        session.on(lambda event: told.append(event.type))
+    await mine.send("secret")
+    assert heard == []
+    assert sorted(told) == sorted(["run.started", "model.responded", "run.done"] * 2)
+
+
+async def test_of_a_turn_that_is_taken_up_again_another_scope_hears_no_content(store: AgentStore) -> None:
+    await agent(store).session("s", scope="acme").submit("secret")
+    fresh = another(store)
+    heard: list[str] = []
+    other = agent(fresh).session("s", scope="other")
+    other.on(lambda event: heard.append(event.type))
+    assert await agent(fresh).session("s").resume() is not None
+    await agent(fresh).session("s").send("more")
+    assert heard == ["run.started"]
+
+
+async def test_another_scope_compacts_nothing_and_is_told_no_limit(store: AgentStore) -> None:
+    owner = agent(store).session("s", scope="acme")
+    for _ in range(3):
+        await owner.send("secret")
+    before, seen = await everything(store), list[object]()
+
+    def summarize(messages: object) -> str:
+        seen.append(messages)
+        return "gone"
+
+    policy = Compaction(max_tokens=1, keep=1, summarize=summarize)
+    compacting = agent(store).session("s", scope="other", compaction=policy)
+    for session in (compacting, agent(store).session("s", scope="other", limits=Limits(max_steps=1))):
+        with pytest.raises(InvalidArgumentError, match="scope"):
+            await session.send("mine")
+    assert (seen, await everything(store)) == ([], before)

@@ -19,6 +19,7 @@ from perdure.events import Event, RunEvent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from types import EllipsisType
 
     from perdure.clock import Clock
 
@@ -52,8 +53,9 @@ def _for_others(fact: Any) -> Any:
 class Listener:
     """A function that hears of events, and what it has not heard of yet."""
 
-    def __init__(self, function: Callable[[Any], Awaitable[None] | None]) -> None:
+    def __init__(self, function: Callable[[Any], Awaitable[None] | None], scope: str | None) -> None:
         self._function = function
+        self._scope = scope
         self._context = copy_context()  # of whoever listens, not of the turn that is told of
         self._waiting: deque[RunEvent] = deque(maxlen=BACKLOG)
         self._lagging = False
@@ -67,6 +69,10 @@ class Listener:
         self._waiting.append(event)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work(), context=self._context.copy())
+
+    def may_hear(self, scope: str | EllipsisType | None) -> bool:
+        """Whether it listens to conversations of a scope."""
+        return self._scope is None or scope in (..., self._scope)
 
     @property
     def work(self) -> asyncio.Task[None] | None:
@@ -125,7 +131,11 @@ class Listener:
 
 
 class Channel:
-    """The events of one conversation in this process, in their order."""
+    """The events of one conversation in this process, in their order.
+
+    Attributes:
+        scope: That of the conversation; `...`: it was not read yet, and nothing of it is told.
+    """
 
     def __init__(
         self,
@@ -146,6 +156,7 @@ class Channel:
         self._clock = clock
         self._observe = observe
         self._is_observed = is_observed
+        self.scope: str | EllipsisType | None = ...
         self._seq = 0
         self._listeners: list[Listener] = []
 
@@ -180,7 +191,8 @@ class Channel:
             sink(event)
         told: Any = event
         for listener in self._listeners:
-            listener.put(told)
+            if listener.may_hear(self.scope):
+                listener.put(told)
         self._observe(told)
         return event
 
@@ -190,9 +202,9 @@ class Channel:
         own = {name: _for_others(fact) for name, fact in facts.items()}
         return kind(run_id=run_id, session_id=self._session_id, seq=self._seq, at=at, resumed=resumed, **own)
 
-    def on(self, function: Callable[[Any], Awaitable[None] | None]) -> Callable[[], None]:
-        """Have a function hear of every event from now on; return a function that ends it."""
-        listener = Listener(function)
+    def on(self, function: Callable[[Any], Awaitable[None] | None], scope: str | None = None) -> Callable[[], None]:
+        """Have a function hear of every event from now on, unless of another scope; return a function that ends it."""
+        listener = Listener(function, scope)
         self._listeners.append(listener)
 
         def off() -> None:

@@ -103,7 +103,7 @@ async def compact_if_due(
 
     Args:
         journal: Of the conversation, whose calls are served one after another.
-        view: Its transcript.
+        view: Its transcript, as it was read just now.
         channel: Who hears of it.
         found: The turn journal, as it was read: idle or absent.
         policy: When, and how.
@@ -112,7 +112,6 @@ async def compact_if_due(
     Returns:
         Whether the turn journal must be read again, since it may have been written to.
     """
-    await view.refresh()
     if not due(view.read, policy):
         return False
     with contextlib.suppress(VersionConflictError):  # somebody else was first

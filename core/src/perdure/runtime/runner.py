@@ -316,6 +316,7 @@ class Runner:
             raise SessionDeletedError(self.journal.key)
         if transcript is None:
             raise self._conflict("the session was deleted")
+        self.dialogue.channel.scope = transcript.scope
         gone = head.base_version is not None and transcript.rewritten > head.base_version
         if head.base_version is None or (gone and self.rebase):
             self.journal.note(base_version=transcript.version, base_count=transcript.count)

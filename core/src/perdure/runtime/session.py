@@ -129,6 +129,8 @@ class Session:
     def on(self, listener: Callable[[Any], Awaitable[None] | None]) -> Callable[[], None]:
         """Have a function hear of the events of this conversation in this process, from whichever object they come.
 
+        Of a conversation of another scope it hears nothing but, in a process that begins, that a turn is taken up again.
+
         Args:
             listener: Takes a `perdure.events.RunEvent`. An async function is awaited in the loop, a plain one is called in a
                 thread; one event after another, in order, and without holding the turn up. What it raises is logged.
@@ -138,7 +140,7 @@ class Session:
         """
         if not callable(listener):
             raise InvalidArgumentError("listener", f"must be a function, not a {type(listener).__name__}")
-        return self._channel.on(listener)
+        return self._channel.on(listener, self.scope)
 
     async def send(self, given: Given, /, *, input_id: str | None = None) -> TurnResult:
         """Run a turn on an input; a turn that is pending is finished first.

@@ -213,6 +213,7 @@ class Turns:
 
     async def _compacted(self, found: Checkpoint | None, policy: Compaction, sink: Sink | None) -> bool:
         """Compact the conversation if that is due; return whether the journal must be read again."""
+        self.require_scope(await self.view.refresh())
         return await compact_if_due(self.journal, self.view, self.dialogue.channel, found, policy, sink)
 
     async def _landed(self, call: Call, unknown: OutcomeUnknownError) -> TurnResult:
@@ -270,7 +271,7 @@ class Turns:
         limits = self.dialogue.limits
         if limits is None:
             return
-        await self.view.refresh()
+        self.require_scope(await self.view.refresh())
         met = limits.met(self.view.read.spent(self.view.read.count))
         if met is not None:
             raise LimitExceededError(self.key, *met)
@@ -284,6 +285,7 @@ class Turns:
             except VersionConflictError:  # somebody else has made it, perhaps for another scope
                 found = await self.store.sessions.load(self.key, limit=0)
         self.require_scope(found)
+        self.dialogue.channel.scope = self.scope if found is None else found.scope
 
     async def require_own_scope(self) -> None:
         """Raise if the session was created for another scope, before anything of it is told or changed."""
