@@ -183,6 +183,38 @@ async def test_close_lets_the_writes_under_way_finish(
     await closing[1]
 
 
+def test_a_close_from_another_loop_lets_the_calls_that_wait_finish(
+    path: Path, append: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that had not gone over to the thread were never answered."""
+    begun, may_end = threading.Event(), threading.Event()
+    original = Worker.run
+
+    def wait(worker: Worker, calls: Sequence[Call]) -> None:
+        begun.set()
+        assert may_end.wait(10)
+        original(worker, calls)
+
+    async def use() -> Sequence[object]:
+        journal = SqliteJournal(path)
+        await journal.open()
+        monkeypatch.setattr(Worker, "run", wait)
+        first = asyncio.create_task(journal.write([append("s", b"1", first=1)]))
+        while not begun.is_set():  # noqa: ASYNC110 - it is the thread that sets it
+            await asyncio.sleep(0)
+        second = asyncio.create_task(journal.write([append("s", b"2")]))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(asyncio.run, journal.close())
+        third = asyncio.create_task(journal.write([append("s", b"3")]))
+        may_end.set()
+        return await asyncio.wait_for(asyncio.gather(first, second, third, return_exceptions=True), 20)
+
+    threads = threading.active_count()
+    first, second, third = asyncio.run(use())
+    assert (first, second, type(third)) == ((1,), (2,), StoreClosedError)
+    assert settled(threading.active_count, threads)
+
+
 @pytest.mark.anyio
 async def test_memory_is_private_and_gone_after_close(append: Maker) -> None:
     one, other = SqliteJournal(":memory:"), SqliteJournal(":memory:")

@@ -112,11 +112,21 @@ class Connection:
         pid, loop = self._home
         if pid != os.getpid():
             return  # the connection is the parent's
-        if loop is not asyncio.get_running_loop():
-            self._end()  # its loop is gone, and with it everybody who could wait for an answer
+        if loop is asyncio.get_running_loop():
+            self._refuse()
+            await asyncio.shield(self._ended)  # others may be closing it too
             return
+        try:
+            if loop.is_running():  # in another thread: who waits there is answered first
+                loop.call_soon_threadsafe(self._refuse)
+                return
+        except RuntimeError:  # it was closed meanwhile
+            pass
+        self._end()  # its loop is gone, and with it everybody who could wait for an answer
+
+    def _refuse(self) -> None:
+        """Refuse calls from now on, and let the thread stop behind those under way."""
         if not self._closing:
             self._closing = True
             if not self._busy:
                 self._end()
-        await asyncio.shield(self._ended)  # others may be closing it too

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure_sqlite.failures import failure, in_doubt
+from perdure_sqlite.forks import Seat, seat
 
 if TYPE_CHECKING:
     import asyncio
@@ -149,26 +149,32 @@ def serve(
 
     It knows nothing of whoever started it, who can be forgotten while it waits.
     """
-    try:
-        worker = database.connect(database.path, isolation_level=None)
-    except Exception as error:  # noqa: BLE001 - whoever opens raises it
-        _tell(opened, _settle, opened, error)
-        return
-    _tell(opened, _settle, opened, None)
-    with closing(worker):
-        while _served(worker, hops):
+    with seat() as taken:
+        try:
+            with taken.within:
+                # The thread of a fork may close it, in the child.
+                worker = database.connect(database.path, isolation_level=None, check_same_thread=False)
+                taken.connection = worker
+        except Exception as error:  # noqa: BLE001 - whoever opens raises it
+            _tell(opened, _settle, opened, error)
+            return
+        _tell(opened, _settle, opened, None)
+        while _served(worker, hops, taken):
             pass
+        with taken.within:
+            worker.close()
     _tell(ended, _settle, ended, None)
 
 
-def _served(worker: Worker, hops: Hops) -> bool:
+def _served(worker: Worker, hops: Hops, taken: Seat) -> bool:
     """Wait for a hop and run it. Between two of these the thread holds on to nothing that a caller gave it."""
     hop = hops.get()
     if hop is None:
         return False
     calls, deliver = hop
     try:
-        worker.run(calls)
+        with taken.within:
+            worker.run(calls)
     except Exception as error:  # noqa: BLE001 - it is the callers', who would wait for ever
         for call in calls:
             call.fail(error, unknown=call.statements > 0)
