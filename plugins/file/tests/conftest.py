@@ -1,5 +1,6 @@
 """What the tests of the file backend share."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -47,6 +48,15 @@ class Operations:
 
     def files(self, root: Path) -> list[Path]:
         return [path for path in self.paths(root) if path.is_file()]
+
+    @staticmethod
+    def descriptors(root: Path) -> list[str]:
+        """What this process has open below a directory."""
+        links = []
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                links.append(str(entry.readlink()))
+        return [link for link in links if str(root) in link]
 
     @staticmethod
     async def read(journal: FileJournal, name: str, **window: Any) -> Any:

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import fcntl
-import gc
 import multiprocessing
 import os
 import threading
@@ -24,7 +23,6 @@ from perdure.backend import (
 )
 from perdure_file.directory import Place
 from perdure_file.disk import Disk
-from perdure_file.guards import KEPT
 from perdure_file.journal import THREADS, FileJournal
 from perdure_file.plugin import Options
 from perdure_file.waiting import Patience
@@ -172,7 +170,7 @@ async def test_a_mount_without_working_locks_is_refused_unless_one_process_is_en
     with pytest.raises(UnsupportedOperationError, match="shared") as caught:
         await journal.open()
     assert "shared=false" in caught.value.hint
-    assert descriptors(root) == []
+    assert op.descriptors(root) == []
     alone = FileJournal(root, shared=False, disk=disk)
     assert not alone.capabilities.shared
     await alone.open()
@@ -208,48 +206,12 @@ async def test_what_is_in_the_temporary_folder_and_is_no_file_stays_and_stops_no
     assert sorted(path.name for path in temporary.iterdir()) == ["link", "lost+found"]
 
 
-def descriptors(root: Path) -> list[str]:
-    links = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            links.append(str(entry.readlink()))
-        except OSError:
-            continue
-    return [link for link in links if str(root) in link]
-
-
-async def test_few_descriptors_stay_open_and_none_after_close(root: Path, op: Any) -> None:
-    journal = FileJournal(root)
-    await journal.open()
-    for number in range(KEPT * 2):
-        await journal.write([op.append(f"s{number}", b"{}")])
-    assert len(descriptors(root)) <= 2 * KEPT + 6
-    await journal.close()
-    assert descriptors(root) == []
-    await journal.close()
-    for call in (journal.read(op.key("s")), journal.write([op.append("s")]), journal.open()):
-        with pytest.raises(StoreClosedError):
-            await call
-
-
 async def test_a_journal_that_was_never_opened_refuses_calls_and_closes(root: Path, op: Any) -> None:
     journal = FileJournal(root)
     with pytest.raises(StoreClosedError):
         await op.read(journal, "s")
     await journal.close()
     assert op.paths(root.parent) == []
-
-
-def test_a_forgotten_journal_leaks_no_descriptor(root: Path, op: Any) -> None:
-    async def forget() -> None:
-        journal = FileJournal(root)
-        await journal.open()
-        await journal.write([op.append("s", b"{}")])
-
-    for _ in range(30):
-        asyncio.run(forget())
-    gc.collect()
-    assert descriptors(root) == []
 
 
 def test_a_forgotten_journal_with_calls_under_way_ends_without_a_word(start: Callable[..., Any], root: Path) -> None:
@@ -275,7 +237,7 @@ async def test_a_forked_child_is_refused_and_keeps_no_lock_of_its_parent(root: P
         try:
             asyncio.run(journal.write([op.append("s")]))
         except WrongLoopError:
-            pipe.send(descriptors(root / "default/locks/sessions/s.lock"))
+            pipe.send(op.descriptors(root / "default/locks/sessions/s.lock"))
         os._exit(0)
 
     ours, theirs = multiprocessing.Pipe()
@@ -408,7 +370,7 @@ def test_a_journal_whose_loop_has_died_within_a_write_closes_in_another(root: Pa
     write = loop.create_task(journal.write([op.append("s", b"{}")]))
     loop.run_until_complete(asyncio.sleep(0))
     asyncio.run(journal.close())
-    assert descriptors(root) == []
+    assert op.descriptors(root) == []
     loop.run_until_complete(write)
     loop.close()
 

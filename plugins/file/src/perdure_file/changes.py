@@ -80,8 +80,8 @@ class Changes:
         place, size = guard.place, 0
         folder = self._directory.make(place.part)
         name, file = self._directory.temporary()
-        log = Log(self._disk, file, place.part, place.key.id, self._directory.where(place))
         try:
+            log = Log(self._disk, file, place.part, place.key.id, self._directory.where(place))
             for data in content:
                 self._disk.write(file, size, data)
                 size += len(data)
@@ -93,9 +93,7 @@ class Changes:
             except OSError as error:
                 raise _unknown(guard, error) from error
         except BaseException:
-            with contextlib.suppress(OSError):
-                log.close()
-                self._disk.unlink(name, self._directory.make(TEMPORARY))
+            self._directory.discard(name, file)
             raise
         guard.mark(doubtful=False)
         guard.adopt(log)

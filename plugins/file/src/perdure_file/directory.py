@@ -184,10 +184,20 @@ class Directory:
         while True:
             name = f"{secrets.token_hex(8)}.tmp"
             file = self.disk.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, folder)
-            # A collector may have been here between the two calls. Then the name is gone.
-            if self.lock(file) and self.disk.status(file).st_nlink:
-                return name, file
+            try:
+                # A collector may have been here between the two calls. Then the name is gone.
+                if self.lock(file) and self.disk.status(file).st_nlink:
+                    return name, file
+            except OSError:
+                self.discard(name, file)
+                raise
             self.disk.let_go(file)
+
+    def discard(self, name: str, file: int) -> None:
+        """Close and remove a temporary file that is not needed any more, if it has not got another name."""
+        self.disk.let_go(file)
+        with contextlib.suppress(OSError):
+            self.disk.unlink(name, self._folders[self._namespace, TEMPORARY])
 
     def _find(self, path: tuple[str, ...]) -> int | None:
         if path not in self._folders:

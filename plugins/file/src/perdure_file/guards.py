@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -232,16 +233,21 @@ class Guards:
         with self._counting:
             guard.users -= 1
             if len(self._guards) > KEPT:
-                self._drop_some()
+                self._drop(len(self._guards) - KEPT)
+
+    def drop_idle(self) -> None:
+        """Close the descriptors of the keys that nobody writes now."""
+        with self._counting:
+            self._drop(len(self._guards))
 
     def close(self) -> None:
         """Close all descriptors."""
         while self._guards:
             self._guards.popitem()[1].close()
 
-    def _drop_some(self) -> None:
-        idle = [guard for guard in self._guards.values() if not guard.users]
-        for guard in idle[: len(self._guards) - KEPT]:
+    def _drop(self, many: int) -> None:
+        idle = (guard for guard in self._guards.values() if not guard.users)
+        for guard in list(islice(idle, many)):
             del self._guards[guard.place.path]
             guard.close()
 

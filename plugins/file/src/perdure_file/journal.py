@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import heapq
 import os
 import weakref
@@ -110,7 +111,7 @@ class FileJournal(Journal):
         forgotten.atexit = False
         try:
             enter = self._directory.enter if self._read_only else self._directory.open
-            await _run(self._threads, "open", self.title, enter)
+            await self._run(self._threads, "open", self.title, enter)
         except BaseException:
             await self.close()
             self._threads, self._closing = None, None
@@ -128,7 +129,7 @@ class FileJournal(Journal):
         self, key: Key, *, after: int = 0, limit: int | None = None, last: int | None = None
     ) -> JournalSnapshot | None:
         """Read the end of the file, and the items that are asked for, without a lock."""
-        return await _run(self._opened(), "read", key.id, lambda: self._read(Place(key), after, limit, last))
+        return await self._run(self._opened(), "read", key.id, lambda: self._read(Place(key), after, limit, last))
 
     async def write(self, operations: Sequence[Operation], /) -> tuple[int, ...]:
         """Write one operation in one hop to a thread: lock, look, write, sync, release."""
@@ -138,7 +139,9 @@ class FileJournal(Journal):
         threads, patience = self._opened(), Patience(self._busy_timeout)
         queue = await self._queues.join(_place(operation.key), patience)
         try:
-            return (await _run(threads, "write", operation.key.id, lambda: self._write(operation, patience), patience),)
+            return (
+                await self._run(threads, "write", operation.key.id, lambda: self._write(operation, patience), patience),
+            )
         finally:
             self._queues.leave(queue)
 
@@ -170,7 +173,7 @@ class FileJournal(Journal):
             )
             return list(islice(infos, limit)) if order == "id" else _page(infos, order, after, limit)
 
-        return await _run(self._opened(), "scan", part.value, scan)
+        return await self._run(self._opened(), "scan", part.value, scan)
 
     def _opened(self) -> Threads:
         """Return the threads, if this may be used."""
@@ -220,6 +223,34 @@ class FileJournal(Journal):
         finally:
             log.close()
 
+    async def _run(
+        self, threads: Threads, operation: str, key: str, work: Callable[[], T], patience: Patience | None = None
+    ) -> T:
+        """Run work in a thread, the one way to the disk. A call that is cancelled is done whole or not begun.
+
+        Args:
+            threads: Of the open journal.
+            operation: What it is, for messages.
+            key: What it is about, for messages.
+            work: What to do.
+            patience: That of a write. Its cancellation is passed on when the thread has ended, so that whoever reads then
+                reads the outcome.
+        """
+        try:
+            return await threads.run(lambda: self._with_room(work), None if patience is None else patience.give_up)
+        except OSError as error:  # where a write is in doubt, it has been said already
+            raise StoreUnavailableError(operation, key, describe(error)) from error
+
+    def _with_room(self, work: Callable[[], T]) -> T:
+        """Do work; if the process may have no more descriptors, once more without those that are only kept."""
+        try:
+            return work()
+        except OSError as error:  # nothing was written
+            if error.errno != errno.EMFILE:
+                raise
+        self._guards.drop_idle()
+        return work()
+
     async def _finish(self) -> None:
         threads = self._threads
         if threads is not None and self._process == os.getpid():
@@ -234,25 +265,6 @@ class FileJournal(Journal):
     def _end(self, threads: Threads) -> None:
         threads.join()
         _release(self._guards, self._directory, self._process)
-
-
-async def _run(
-    threads: Threads, operation: str, key: str, work: Callable[[], T], patience: Patience | None = None
-) -> T:
-    """Run work in a thread, the one way to the disk. A call that is cancelled is done whole or not begun.
-
-    Args:
-        threads: Of an open journal.
-        operation: What it is, for messages.
-        key: What it is about, for messages.
-        work: What to do.
-        patience: That of a write. Its cancellation is passed on when the thread has ended, so that whoever reads then
-            reads the outcome.
-    """
-    try:
-        return await threads.run(work, None if patience is None else patience.give_up)
-    except OSError as error:  # where a write is in doubt, it has been said already
-        raise StoreUnavailableError(operation, key, describe(error)) from error
 
 
 _place = lru_cache(maxsize=1024)(Place)

@@ -1,0 +1,76 @@
+"""Descriptors: few are kept, none stays behind."""
+
+import asyncio
+import errno
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.backend import StoreClosedError, StoreUnavailableError
+from perdure_file.guards import KEPT
+from perdure_file.journal import FileJournal
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_few_descriptors_stay_open_and_none_after_close(root: Path, op: Any) -> None:
+    journal = FileJournal(root)
+    await journal.open()
+    for number in range(KEPT * 2):
+        await journal.write([op.append(f"s{number}", b"{}")])
+    assert len(op.descriptors(root)) <= 2 * KEPT + 6
+    await journal.close()
+    assert op.descriptors(root) == []
+    await journal.close()
+    for call in (journal.read(op.key("s")), journal.write([op.append("s")]), journal.open()):
+        with pytest.raises(StoreClosedError):
+            await call
+
+
+def test_a_forgotten_journal_leaks_no_descriptor(root: Path, op: Any) -> None:
+    async def forget() -> None:
+        journal = FileJournal(root)
+        await journal.open()
+        await journal.write([op.append("s", b"{}")])
+
+    for _ in range(30):
+        asyncio.run(forget())
+    gc.collect()
+    assert op.descriptors(root) == []
+
+
+@pytest.mark.parametrize("call", ["lock", "status"])
+async def test_a_new_file_that_cannot_be_locked_or_looked_at_is_removed_and_closed(
+    journal: FileJournal, disk: Any, op: Any, root: Path, call: str
+) -> None:
+    await journal.write([op.append("t", b"{}")])
+    for after in range(1, {"lock": 2, "status": 5}[call]):
+        disk.fail(call, errno.ENOLCK, after=after)
+        with pytest.raises(StoreUnavailableError):
+            await journal.write([op.append("s", b"{}")])
+        assert op.paths(root, "*.tmp") == []
+        assert [link for link in op.descriptors(root) if ".tmp" in link] == []
+    assert await journal.write([op.append("s", b"{}")]) == (1,)
+
+
+FEW_DESCRIPTORS = """
+import resource
+async def main():
+    journal = FileJournal(DIRECTORY)
+    await journal.open()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (60, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    for number in range(150):
+        await journal.write([append(f"s{number}", b"{}")])
+        assert (await journal.read(key(f"s{number // 2}"))).version == 1
+    window = dict(group=None, status=None, before=None, after=None, limit=1000)
+    print(len(await journal.scan(Part.SESSIONS, order="recent", **window)))
+    await journal.close()
+asyncio.run(main())
+"""
+
+
+def test_what_is_only_kept_is_let_go_of_where_descriptors_run_out(start: Callable[..., Any]) -> None:
+    assert start(FEW_DESCRIPTORS).communicate() == ("150\n", "")
