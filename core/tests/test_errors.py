@@ -22,45 +22,157 @@ APPROVAL = Approval(
     expires_at=AT,
     decision=Decision(False, AT),
 )
-SAMPLES: list[tuple[PerdureError, str]] = [
-    (errors.InvalidIdError("session id", "a b", "1 to 128 characters", "Use safe_id."), "'a b'"),
-    (errors.InvalidArgumentError("limit", "must not be negative"), "limit"),
-    (errors.NotJsonError("records[2].message.score", "a float that is not finite"), "records[2].message.score"),
-    (errors.RecordTooLargeError("records[0]", 70, 64), "records[0]"),
-    (errors.VersionConflictError("s", 3, 4), "s is at version 4"),
-    (errors.StoreUnavailableError("append", "s", "no route"), "append of s"),
-    (errors.OutcomeUnknownError("append", "s", "no answer"), "append of s"),
-    (errors.StoreCorruptedError("session s: records[3]", "not JSON"), "session s: records[3]"),
-    (errors.SchemaVersionError("agent.db", 9, 1), "agent.db"),
-    (errors.CodecMissingError("session s: records[3]"), "session s: records[3]"),
-    (errors.WrongKeyError("sessions s: item 3", "00ff", ["11ee"]), "key 00ff"),
-    (errors.NotEncryptedError("sessions s: item 3"), "sessions s: item 3"),
-    (errors.CodecLibraryError("zstandard", "zstd"), "zstandard"),
-    (errors.StoreClosedError("memory: sessions"), "memory: sessions"),
-    (errors.WrongLoopError("memory: sessions", "belongs to another event loop"), "memory: sessions"),
-    (errors.UnsupportedOperationError("PlainSessions", "delete"), "PlainSessions"),
-    (errors.UnknownSchemeError("reddis", ["redis", "memory"], "redis", ""), "'reddis'"),
-    (errors.PluginLoadError("redis", "perdure-redis", "1.0", "ImportError: no redis"), "perdure-redis 1.0"),
-    (errors.PluginConflictError("redis", ["a 1.0", "b 2.0"]), "a 1.0 and b 2.0"),
-    (errors.StoreURLError("redis://host", "has no port"), "redis://host"),
-    (errors.SessionBusyError("s", "host/1", AT), "session s"),
-    (errors.SessionAwaitingApprovalError("s", ["s.turn-1.s0.c0"]), "s.turn-1.s0.c0"),
-    (errors.SessionConflictError("s", "s.turn-1", "other records came in"), "s.turn-1"),
-    (errors.SessionDeletedError("s"), "session s"),
-    (errors.SessionExistsError("s"), "session s"),
-    (errors.SessionHalfCopiedError("s"), "session s"),
-    (errors.ImportDataError("line 5 (byte 40)", "is not JSON"), "line 5 (byte 40)"),
-    (errors.SummaryError("s", "the summary is empty"), "session s"),
-    (errors.TurnFailedError("s", "s.turn-1", 2, "Refused: no"), "s.turn-1"),
-    (errors.ApprovalNotFoundError("s.turn-1.s0.c0"), "s.turn-1.s0.c0"),
-    (errors.ApprovalAlreadyResolvedError(APPROVAL), "s.turn-1.s0.c0"),
-    (errors.ApprovalExpiredError(APPROVAL), "s.turn-1.s0.c0"),
-    (errors.ApprovalOrphanedError("s.turn-1.s0.c0", "s.turn-1"), "s.turn-1.s0.c0"),
-    (errors.PropagatingToolError("the bank is closed", retryable=True), "the bank is closed"),
-    (errors.ToolOutcomeUnknownError("s.turn-1", "c1", "pay"), "s.turn-1"),
-    (errors.AgentChangedError("s.turn-1", "it has no tool 'pay' any more"), "s.turn-1"),
-    (errors.LimitExceededError("s", "max_tokens", 12, 10), "session s"),
-    (errors.StreamError("the stream was not entered"), "not entered"),
+SAMPLES: list[tuple[PerdureError, str, str]] = [
+    (
+        errors.InvalidIdError("session id", "a b", "1 to 128 characters", "Use safe_id."),
+        "'a b' is not a valid session id: 1 to 128 characters",
+        "safe_id",
+    ),
+    (
+        errors.InvalidArgumentError("limit", "must not be negative"),
+        "limit must not be negative",
+        "Correct the argument",
+    ),
+    (
+        errors.NotJsonError("records[2].message.score", "a float that is not finite"),
+        "records[2].message.score is not JSON: a float that is not finite",
+        "Convert the value to JSON",
+    ),
+    (
+        errors.RecordTooLargeError("records[0]", 70, 64),
+        "records[0] is 70 bytes of JSON, and the limit is 64",
+        "?max_record=",
+    ),
+    (errors.VersionConflictError("s", 3, 4), "s is at version 4, not at the expected 3", "Load again"),
+    (
+        errors.StoreUnavailableError("append", "s", "no route"),
+        "append of s failed and changed nothing: no route",
+        "Try again",
+    ),
+    (
+        errors.OutcomeUnknownError("append", "s", "timed out"),
+        "append of s may or may not have happened: timed out",
+        "Read the version before repeating the write",
+    ),
+    (
+        errors.StoreCorruptedError("session s: records[3]", "not JSON"),
+        "session s: records[3] is damaged: not JSON",
+        "Restore a backup",
+    ),
+    (
+        errors.SchemaVersionError("agent.db", 9, 1),
+        "agent.db has schema version 9, and this release reads up to 1",
+        "Upgrade perdure",
+    ),
+    (
+        errors.CodecMissingError("session s: records[3]"),
+        "session s: records[3] is encrypted or compressed, and the store was opened without a codec",
+        "PERDURE_CODEC",
+    ),
+    (
+        errors.WrongKeyError("sessions s: item 3", "00ff", ["11ee", "22dd"]),
+        "sessions s: item 3 is encrypted with key 00ff, and the key ring has 11ee, 22dd",
+        "it is not damaged",
+    ),
+    (errors.NotEncryptedError("sessions s: item 3"), "sessions s: item 3 is not encrypted", "accept_plaintext=True"),
+    (
+        errors.CodecLibraryError("zstandard", "zstd"),
+        "the library zstandard is not installed",
+        "pip install 'perdure[zstd]'",
+    ),
+    (errors.StoreClosedError("memory: sessions"), "memory: sessions is closed", "Open the store again"),
+    (
+        errors.WrongLoopError("memory: sessions", "belongs to another event loop"),
+        "memory: sessions belongs to another event loop",
+        "each event loop and in each process",
+    ),
+    (
+        errors.UnsupportedOperationError("PlainSessions", "delete"),
+        "PlainSessions does not support delete",
+        "Use a store that has it",
+    ),
+    (
+        errors.UnknownSchemeError("reddis", ["redis", "memory"], "redis", ""),
+        "no installed plugin owns the scheme 'reddis' (installed: redis, memory)",
+        "Did you mean 'redis'?",
+    ),
+    (
+        errors.PluginLoadError("redis", "perdure-redis", "1.0", "ImportError: no redis"),
+        "the plugin for 'redis' from perdure-redis 1.0 is broken: ImportError: no redis",
+        "Repair or upgrade the distribution",
+    ),
+    (
+        errors.PluginConflictError("redis", ["a 1.0", "b 2.0"]),
+        "the scheme 'redis' is claimed by a 1.0 and b 2.0",
+        "Uninstall one",
+    ),
+    (errors.StoreURLError("redis://host", "has no port"), "redis://host: has no port", "Correct the URL"),
+    (
+        errors.SessionBusyError("s", "host/1", AT),
+        "session s is busy: host/1 owns it until 2031-03-14T00:00:00+00:00",
+        "Wait, and try again",
+    ),
+    (
+        errors.SessionAwaitingApprovalError("s", ["s.turn-1.s0.c0", "s.turn-1.s0.c1"]),
+        "session s waits for 2 approval(s): s.turn-1.s0.c0, s.turn-1.s0.c1",
+        "Decide the approvals, then call resume()",
+    ),
+    (
+        errors.SessionConflictError("s", "s.turn-1", "other records came in"),
+        "run s.turn-1 conflicts with its session: other records came in",
+        "resume(rebase=True)",
+    ),
+    (errors.SessionDeletedError("s"), "session s was deleted", "Start a new session"),
+    (errors.SessionExistsError("s"), "session s exists already", "Take another id"),
+    (
+        errors.SessionHalfCopiedError("s"),
+        "session s is only half here: a copy of it was cut short",
+        "Run the same copy or import again",
+    ),
+    (errors.ImportDataError("line 5 (byte 40)", "is not JSON"), "line 5 (byte 40) is not JSON", "--recover"),
+    (
+        errors.SummaryError("s", "the summary is empty"),
+        "session s was not compacted: the summary is empty",
+        "Compact again",
+    ),
+    (
+        errors.TurnFailedError("s", "s.turn-1", 2, "Refused: no"),
+        "the pending run s.turn-1 failed after 2 attempt(s): Refused: no",
+        "then call resume(); or drop the turn with discard_pending()",
+    ),
+    (errors.ApprovalNotFoundError("s.turn-1.s0.c0"), "there is no approval s.turn-1.s0.c0", "List the approvals"),
+    (
+        errors.ApprovalAlreadyResolvedError(APPROVAL),
+        "approval s.turn-1.s0.c0 is already rejected",
+        "Use the recorded decision",
+    ),
+    (
+        errors.ApprovalExpiredError(APPROVAL),
+        "approval s.turn-1.s0.c0 expired at 2031-03-14",
+        "Start the work again",
+    ),
+    (
+        errors.ApprovalOrphanedError("s.turn-1.s0.c0", "s.turn-1"),
+        "approval s.turn-1.s0.c0 belongs to the run s.turn-1, which is gone",
+        "prune removes the approval",
+    ),
+    (errors.PropagatingToolError("the bank is closed", retryable=True), "the bank is closed", "then call resume()"),
+    (
+        errors.ToolOutcomeUnknownError("s.turn-1", "c1", "pay"),
+        "the call c1 of pay in run s.turn-1 may or may not have happened",
+        "Give the tool an `in_doubt` policy or a `probe`",
+    ),
+    (
+        errors.AgentChangedError("s.turn-1", "it has no tool 'pay' any more"),
+        "run s.turn-1 cannot be continued by this agent: it has no tool 'pay' any more",
+        "Resume it with the agent that began it",
+    ),
+    (
+        errors.LimitExceededError("s", "max_tokens", 12, 10),
+        "session s has spent 12 of 10 (max_tokens)",
+        "Raise the limit",
+    ),
+    (errors.StreamError("the stream was not entered"), "the stream was not entered", "Enter its block"),
 ]
 FAMILIES = {"PerdureError", "StoreError", "CodecError", "PluginError", "SessionError", "ApprovalError", "RunError"}
 RETRYABLE = {"StoreUnavailableError", "SessionBusyError", "PropagatingToolError"}
@@ -76,8 +188,7 @@ VALUE_ERRORS = {
 }
 
 
-def of(sample: tuple[PerdureError, str]) -> str:
-    return type(sample[0]).__name__
+NAMES = [type(error).__name__ for error, _, _ in SAMPLES]
 
 
 def test_every_error_has_a_sample() -> None:
@@ -86,28 +197,53 @@ def test_every_error_has_a_sample() -> None:
         for name, kind in inspect.getmembers(errors, inspect.isclass)
         if issubclass(kind, PerdureError) and name not in FAMILIES
     }
-    assert named == {of(sample) for sample in SAMPLES}
+    assert named == {*NAMES}
     assert errors.__doc__ is not None
     for name in named | FAMILIES:
         assert name in errors.__doc__, f"the tree at the top of the module lacks {name}"
 
 
-@pytest.mark.parametrize(("error", "names"), SAMPLES, ids=[of(sample) for sample in SAMPLES])
-def test_an_error(error: PerdureError, names: str) -> None:
+@pytest.mark.parametrize(("error", "said", "way_out"), SAMPLES, ids=NAMES)
+def test_an_error(error: PerdureError, said: str, way_out: str) -> None:
     text = str(error)
-    assert names in text
+    assert text.startswith(said)
+    assert way_out in error.hint
     assert "\n" not in text
     assert text == text.strip()
-    assert error.hint
     assert error.hint.endswith((".", "?")) or ":" in error.hint
     assert error.retryable is (type(error).__name__ in RETRYABLE)
     assert isinstance(error, ValueError) is (type(error).__name__ in VALUE_ERRORS)
     assert type(error).__doc__
 
 
-@pytest.mark.parametrize(("error", "_"), SAMPLES, ids=[of(sample) for sample in SAMPLES])
+@pytest.mark.parametrize(
+    "error", [error for error, _, _ in SAMPLES if not isinstance(error, errors.StreamError)], ids=NAMES[:-1]
+)
+def test_its_facts_are_attributes_by_the_names_of_its_arguments(error: PerdureError) -> None:
+    names = [*inspect.signature(type(error)).parameters]
+    assert names
+    assert tuple(getattr(error, name) for name in names) == error.args
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            errors.StoreUnavailableError("append", "s"),
+            "append of s failed and changed nothing: the store is unavailable",
+        ),
+        (errors.OutcomeUnknownError("append", "s"), "append of s may or may not have happened: no answer came"),
+        (errors.SessionBusyError("s"), "session s is busy: another call owns it"),
+        (errors.SessionBusyError("s", "host/boot/ns/42/7/ab"), "session s is busy: process 42 on host owns it"),
+    ],
+)
+def test_what_is_not_known_is_not_said(error: PerdureError, said: str) -> None:
+    assert str(error) == said
+
+
+@pytest.mark.parametrize("error", [error for error, _, _ in SAMPLES], ids=NAMES)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_it_pickles(error: PerdureError, _: str, protocol: int) -> None:
+def test_it_pickles(error: PerdureError, protocol: int) -> None:
     for made in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
         assert type(made) is type(error)
         assert (str(made), made.args, vars(made)) == (str(error), error.args, vars(error))
