@@ -534,4 +534,6 @@ async def test_a_summary_that_cancels_itself_is_an_error(store: AgentStore) -> N
     before = await records(store)
     with pytest.raises(SummaryError, match="cancelled itself"):
         await live.compact(summarize=summarize)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await live.compact(summarize=lambda _: next(iter(())))
     assert (await records(store), await status(store)) == (before, "idle")

@@ -255,12 +255,15 @@ def shout() -> None:
     raise ValueError("x" * 2_000)
 
 
-@pytest.mark.parametrize("function", [lambda: "x" * 2_000, lambda: "\ud83d" + "\ude00", shout])
+@pytest.mark.parametrize(
+    ("function", "limit"),
+    [(lambda: "x" * 2_000, 2_000), (shout, 2_000), *((lambda: "\ud83d" + "\ude00", limit) for limit in (2_000, 10**6))],
+)
 async def test_results_that_cannot_be_stored_say_that_the_tool_ran(
-    store: AgentStore, function: Callable[[], Any]
+    store: AgentStore, function: Callable[[], Any], limit: int
 ) -> None:
     """B121: a result over the limit is one typed answer that names the tool, and is not tried again for ever."""
-    store.checkpoints.bind(max_record=2_000)
+    store.checkpoints.bind(max_record=limit)
     result = await use(store, tool(name="f")(function))
     assert answers(result)[0].text.startswith("the tool ran, but what it said cannot be stored: the result of f")
 
@@ -277,6 +280,17 @@ async def test_an_exception_goes_to_the_model(store: AgentStore) -> None:
     assert answers(result) == [Message("tool", "LookupError: no such guest", tool_call_id="c1", is_error=True)]
 
 
+async def test_a_plain_function_that_raises_stop_iteration_has_raised(store: AgentStore) -> None:
+    """No future takes it: a turn would wait for its thread for ever."""
+
+    @tool
+    def f() -> object:
+        return next(iter(()))
+
+    result = await use(store, f)
+    assert answers(result)[0].text == "RuntimeError: the function raised StopIteration"
+
+
 async def test_a_tool_that_cancels_itself_is_an_error_result(store: AgentStore) -> None:
     @tool
     async def f() -> None:
@@ -284,6 +298,52 @@ async def test_a_tool_that_cancels_itself_is_an_error_result(store: AgentStore) 
 
     result = await use(store, f)
     assert (result.finish_reason, answers(result)[0].text) == ("stop", "the tool cancelled itself")
+
+
+class MuteError(LookupError):
+    """An error whose text fails."""
+
+    def __str__(self) -> str:
+        raise OSError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (MuteError("guest"), "MuteError"),
+        (LookupError("\ud83d" + "\ude00"), r"LookupError: \ud83d\ude00"),
+        (LookupError(), "LookupError: "),
+    ],
+)
+async def test_an_exception_without_a_text_that_can_be_stored_goes_to_the_model(
+    store: AgentStore, error: Exception, text: str
+) -> None:
+    @tool
+    async def f() -> None:
+        raise error
+
+    result = await use(store, f)
+    assert (result.finish_reason, answers(result)[0].text) == ("stop", text)
+
+
+@pytest.mark.parametrize("propagates", [False, True])
+async def test_a_turn_that_fails_so_is_given_back(store: AgentStore, propagates: bool) -> None:
+    class Failed(PropagatingToolError if propagates else LookupError):  # type: ignore[misc]
+        pass
+
+    @tool
+    async def f() -> None:
+        raise Failed("\ud83d" + "\ude00")
+
+    model: Any = ScriptedModel([[ToolCall("c1", "f", {})] if propagates else Failed("\ud83d" + "\ude00")])
+    with pytest.raises(Failed):
+        await Agent(model=model, tools=[f], store=store).session("s").send("go")
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert (found.head.owner, found.head.last_error) == (None, r"Failed: \ud83d\ude00")
+    assert [item["error"] for item in found.entries if item["kind"] == "tool-failed"] == [
+        r"Failed: \ud83d\ude00"
+    ] * propagates
 
 
 async def test_a_propagating_error_stops_the_turn_after_its_siblings(store: AgentStore) -> None:

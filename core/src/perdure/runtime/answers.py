@@ -30,12 +30,20 @@ UNSTORABLE_EDIT: Final = "not run: it was approved with other arguments, which a
 
 
 def failure(error: Exception) -> str:
-    """Return what a tool raised."""
+    """Return what a tool raised, also an exception whose own text fails."""
+    kind = type(error).__name__
+    try:
+        text = storable(str(error))
+    except Exception:  # noqa: BLE001  # reason: what is wrong with the text of an error does not hide the error
+        return kind
     if isinstance(error, TimeoutError):
-        return f"the tool did not end in time; whether it had an effect is not known ({error})".replace(" ()", "")
-    if isinstance(error, ToolResultError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+        return f"the tool did not end in time; whether it had an effect is not known ({text})".replace(" ()", "")
+    return text if isinstance(error, ToolResultError) else f"{kind}: {text}"
+
+
+def storable(text: str) -> str:
+    """Return the text of an error with halves of characters escaped, of which JSON does not take every two."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def unknown(call: CallState) -> str:
@@ -98,7 +106,7 @@ class Answers:
 
     def _is_small(self, call: ToolCall, text: str) -> bool:
         """Whether an answer can be stored for certain, by the number of its characters; the others are encoded to see."""
-        return len(call.id) + len(text) <= self._small
+        return len(call.id) + len(text) <= self._small and (text.isascii() or storable(text) == text)
 
     def fits(self, item: Record) -> bool:
         """Whether an entry, and the message that it may hold, can be stored."""
@@ -106,7 +114,7 @@ class Answers:
             encode_object(item, "entry", self._store.checkpoints.max_record)
             if "message" in item:
                 self.fitting(item["message"], "message")
-        except RecordTooLargeError:
+        except (NotJsonError, RecordTooLargeError):
             return False
         return True
 

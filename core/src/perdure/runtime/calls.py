@@ -23,7 +23,7 @@ from perdure.events import ToolStarted
 from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.uninterrupted import Work, apart, foreign, interrupted, uninterrupted
 from perdure.place import enter_call
-from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, unknown
+from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, storable, unknown
 from perdure.runtime.messages import stamp
 from perdure.runtime.tools import (
     ToolArgumentsError,
@@ -329,7 +329,9 @@ class Calls:
         except PropagatingToolError as error:
             if not start.tool.idempotent:
                 # The tool says itself that it failed: the attempt is not in doubt, and a resume may try again.
-                failed = entry("tool-failed", self.now(), step=call.step, call=call.place, error=describe(error))
+                failed = entry(
+                    "tool-failed", self.now(), step=call.step, call=call.place, error=storable(describe(error))
+                )
                 await self._write_outcome(failed)
             raise
         except asyncio.CancelledError:

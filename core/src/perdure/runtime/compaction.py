@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from perdure.runtime.archiving import ArchiveWriter
 from perdure.runtime.asking import ask
 from perdure.runtime.compacted import Compacted, Split, compacted, split
 from perdure.runtime.compaction_policy import due, require_able
+from perdure.runtime.functions import called
 from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import Message, Usage, messages_of
 from perdure.runtime.transcript import TranscriptView
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from perdure.contracts.sessions import Transcript
     from perdure.observers.listening import Channel
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction_policy import Compaction, CompactionOptions, Summarize
+    from perdure.runtime.compaction_policy import Compaction, CompactionOptions
     from perdure.runtime.pending import PendingTurns
     from perdure.runtime.runner import Sink
 
@@ -295,7 +295,7 @@ class Compactor:
 
     async def _ask(self, messages: Sequence[Message]) -> tuple[str, Usage]:
         if self.options.summarize is not None:
-            return self._checked(await _called(self.options.summarize, messages)), Usage()
+            return self._checked(await called(self.options.summarize, messages)), Usage()
         request = ModelRequest((*messages, Message("user", INSTRUCTION)))
         response = await ask(self.agent.model, request, self.store.clock)
         if response.tool_calls:
@@ -363,11 +363,3 @@ class Compactor:
                 return None
         self._may_have_replaced = False
         raise SessionConflictError(self.id, self.id, "the transcript was rewritten while its summary was made")
-
-
-async def _called(function: Summarize, messages: Sequence[Message]) -> object:
-    """Call a function, in a thread if it is not async, and await what it gives to be awaited."""
-    if inspect.iscoroutinefunction(function):
-        return await function(messages)
-    answer = await asyncio.to_thread(function, messages)
-    return await answer if inspect.isawaitable(answer) else answer

@@ -22,6 +22,7 @@ from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
 from perdure.ownership.uninterrupted import Work, ended, uninterrupted
 from perdure.place import running
+from perdure.runtime.answers import storable
 from perdure.runtime.commit import Commit
 from perdure.runtime.departure import Departure
 from perdure.runtime.joining import Joining
@@ -264,7 +265,7 @@ class Runner:
                 await self._give_up()
             raise
         except Exception as error:
-            await self._give_up(last_error=describe(error), failed=not _may_pass(error))
+            await self._give_up(last_error=storable(describe(error)), failed=not _may_pass(error))
             raise
         finally:
             self._turn = None

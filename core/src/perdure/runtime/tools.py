@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args, get_
 from perdure import codec
 from perdure.errors import InvalidArgumentError
 from perdure.models import ToolSchema
+from perdure.runtime.functions import called, called_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +162,7 @@ class Tool:
         """
         if self._context is not None:
             values = {**values, self._context: context}
-        work = self.function(**values) if self._is_async else _in_thread(self.function, values)
+        work = self.function(**values) if self._is_async else called_in_thread(self.function, **values)
         if self.timeout is None:
             return as_text(await work)
         async with asyncio.timeout(self.timeout.total_seconds()):
@@ -178,19 +179,11 @@ class Tool:
             return None
         name = _context_of(self.probe)
         given = values if name is None else {**values, name: context}
-        found = await (
-            self.probe(**given) if inspect.iscoroutinefunction(self.probe) else _in_thread(self.probe, given)
-        )
+        found = await called(self.probe, **given)
         if found is None or isinstance(found, (ToolRan, ToolDidNotRun)):
             return found
         kind = type(found).__name__
         raise InvalidArgumentError("probe", f"of {self.name} answered a {kind}, not ToolRan, ToolDidNotRun or None")
-
-
-async def _in_thread(function: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """Call a plain function in a thread."""
-    result = await asyncio.to_thread(function, **values)
-    return await result if inspect.isawaitable(result) else result
 
 
 def as_text(result: object) -> str:
