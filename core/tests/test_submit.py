@@ -136,6 +136,39 @@ async def test_a_turn_that_is_only_to_be_saved_is_saved_first(store: AgentStore)
     assert await desk.session().resume() is not None
 
 
+async def test_a_turn_that_inputs_of_the_saved_one_have_opened_is_left_to_others(store: AgentStore) -> None:
+    asked, queued = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        asked.set()
+        await queued.wait()
+        return ModelResponse(f"re: {request.messages[-1].text}")
+
+    dying = another(store, at(5, "die-after"), process=dead(), atomic=False)
+    agent = Agent(model=FunctionModel(answer), store=dying)
+    first = asyncio.create_task(agent.session("s").send("one"))
+    await asked.wait()
+    listening = agent.session("s")
+
+    async def hear(event: Any) -> None:
+        if event.type == "input.queued":
+            queued.set()
+
+    listening.on(hear)
+    second = asyncio.create_task(agent.session("s", turn_policy="queue").send("two"))
+    ended = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(error) for error in ended] == [Died, Died]
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert found.head.status == "finished"
+    desk = Desk(store)
+    with pytest.raises(SessionBusyError):
+        await desk.session().submit("three")
+    assert (desk.asked, await desk.texts()) == ([], ["one", "re: one"])
+    assert await desk.session().resume() is not None
+    assert await desk.texts() == ["one", "re: one", "two", "re: two"]
+
+
 async def test_another_agents_submission(store: AgentStore) -> None:
     run_id = await Desk(store, name="other").session().submit("hello")
     with pytest.raises(AgentChangedError, match=run_id):

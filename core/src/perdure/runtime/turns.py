@@ -107,20 +107,21 @@ class Turns:
         """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
         async with self.journal.calls.served():
             await self.require_own_scope()
-            try:
-                found = await self.journal.settled()
-            except SessionBusyError:
-                known = await self._known(call) if call.named else None
-                if known is None:
-                    raise
-                return known
-            if found is not None and found.head.status != IDLE:
+            while True:
+                try:
+                    found = await self.journal.settled()
+                except SessionBusyError:
+                    known = await self._known(call) if call.named else None
+                    if known is None:
+                        raise
+                    return known
+                if found is None or found.head.status == IDLE:
+                    break
                 if call.named and _holds(found, call):
                     return found.head.run_id or ""
                 if found.head.status != FINISHED:
                     raise busy(found)
-                self.journal.require_own(found)
-                found = await self._finished_first(call)
+                await self._finish(found)  # it is only to be saved; inputs that it has not taken open the next turn
             ended = await self._ended(call) if call.named else None
             if ended is not None:
                 return ended.run_id
@@ -239,11 +240,16 @@ class Turns:
                     self.key, found.head.run_id or "", found.head.attempts, found.head.last_error or "unknown"
                 )
             await self.journal.require_decided(found)
-            try:
-                await self.journal.finish(found, call.sink)
-            except Exception as error:
-                error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
-                raise
+            await self._finish(found, call.sink)
+
+    async def _finish(self, found: Checkpoint, sink: Sink | None = None) -> None:
+        """Finish a turn of this agent before an input is taken."""
+        self.journal.require_own(found)
+        try:
+            await self.journal.finish(found, sink)
+        except Exception as error:
+            error.add_note(f"The pending run {found.head.run_id} raised this; the new input was not taken.")
+            raise
 
     def _has_tried(self, found: Checkpoint) -> bool:
         """Whether this agent was the last to run a turn; another one may have what the turn has failed for lack of."""
