@@ -66,11 +66,17 @@ def test_a_child_that_ended_is_known_to_be_dead_and_one_that_runs_is_not() -> No
         ({"namespace": "other"}, False),
         ({"started": "other"}, True),  # the pid was given to another process
         ({"pid": 6_000_000}, True),
+        ({"pid": 10**30}, True),  # no pid, so no process has it
     ],
 )
 def test_what_is_known_of_another_process(change: dict[str, Any], known: bool) -> None:
     other = replace(this_process(), **change)
     assert this_process().knows_dead(other.new_owner()) is known
+
+
+def test_nothing_is_known_of_an_owner_whose_pid_is_none() -> None:
+    here = this_process()
+    assert not here.knows_dead("/".join((here.host, here.boot, here.namespace, "²", here.started, "x")))
 
 
 @pytest.mark.parametrize("owner", ["", "somebody", "a/b/c", "a/b/c/d/e/f/g", "h/b/n/no-pid/5/x"])

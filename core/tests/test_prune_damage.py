@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from core.tests.moving_world import CALLS, agent, damage
 from core.tests.processes import everything
 
-from perdure import AgentStore, open_store
-from perdure.journal.contract import Key, Part
+from perdure import AgentStore, codec, open_store
+from perdure.contracts.checkpoints import CheckpointHead
+from perdure.journal.contract import Append, Head, Key, Part
 from perdure.journal.stores import JournalSessions
 from perdure_conformance.manual_clock import ManualClock
 
@@ -72,6 +73,51 @@ async def test_a_damaged_file_keeps_its_conversation_and_no_other(
         assert sorted(report.runs) == ["a", "alone.run", "z"]
         assert "paid" in report.damaged
         assert await asyncio.to_thread(path.read_bytes) == before
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "wrong"),
+    [
+        (Part.RUNS, "paid", {"owner": 5}),
+        (Part.RUNS, "paid", {"run_id": 5}),
+        (Part.RUNS, "paid", {"session_id": "another"}),
+        (Part.RUNS, "paid", {"agent": 5}),
+        (Part.APPROVALS, "paid", {"id": 5}),
+        (Part.APPROVALS, "paid", {"session_id": 5}),
+        (Part.APPROVALS, "paid", {"arguments": None}),
+        (Part.APPROVALS, "paid", {"id": "paid.another"}),
+    ],
+    ids=repr,
+)
+async def test_a_head_with_a_wrong_field_keeps_its_conversation_and_no_other(
+    part: Part, name: str, wrong: dict[str, object], clock: ManualClock
+) -> None:
+    async with open_store("memory:", clock=clock) as store:
+        approval_id = await _filled(store)
+        key = Key(part, approval_id if part is Part.APPROVALS else name)
+        assert isinstance(store.sessions, JournalSessions)
+        journal = store.sessions.journal
+        found = await journal.read(key)
+        assert found is not None
+        head = Head(data=codec.encode(codec.decode(found.head.data or b"") | wrong))
+        await journal.write((Append(key, (), head, None, found.updated_at, 1),))
+        clock.advance(DAY)
+        report = await store.prune(older_than=timedelta(0))
+        assert sorted(report.sessions) == ["a", "z"]
+        assert name in report.damaged
+        assert await journal.read(key) is not None
+
+
+async def test_a_lease_to_the_end_of_time_stops_nothing_else(clock: ManualClock) -> None:
+    async with open_store("memory:", clock=clock) as store:
+        await _filled(store)
+        end = datetime.max.replace(tzinfo=UTC)
+        head = CheckpointHead("in-progress", session_id="z", owner="elsewhere", lease_expires_at=end)
+        await store.checkpoints.append("z", [], expected_version=None, head=head)
+        clock.advance(DAY)
+        report = await store.prune(older_than=timedelta(0))
+        assert sorted(report.sessions) == ["a", "paid"]
+        assert report.kept == {"z": "a live owner holds it"}
 
 
 async def test_nothing_is_damaged_in_a_whole_store(clock: ManualClock) -> None:

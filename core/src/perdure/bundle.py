@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import replace as dataclass_replace
 from typing import TYPE_CHECKING, Final, Self
@@ -16,11 +17,9 @@ from perdure.contracts.store import Store
 from perdure.conversation import delete_session, journal_of, undecided
 from perdure.errors import (
     ApprovalExpiredError,
-    OutcomeUnknownError,
     PerdureError,
-    StoreUnavailableError,
+    StoreError,
     UnsupportedOperationError,
-    VersionConflictError,
 )
 from perdure.journal.stores import JournalCheckpoints, JournalSessions
 from perdure.observers.event_log import is_logged, log_event
@@ -109,6 +108,7 @@ class AgentStore:
         self.channels = Channels(_sent, _is_observed)
         self.transcripts: Recent[Any] = Recent(check_count(transcript_cache, "transcript_cache"))
         self._closing = closing
+        self._in_turn = asyncio.Lock()
         if clock is not None:
             for part in (self.sessions, self.checkpoints, self.approvals):
                 part.bind(clock=clock)
@@ -137,9 +137,10 @@ class AgentStore:
         """
         await self.channels.close()
         self.transcripts.clear()
-        closing, self._closing = self._closing, None
-        if closing is not None:
-            await closing()
+        async with self._in_turn:  # whoever closes at the same time returns when it is closed, too
+            closing, self._closing = self._closing, None
+            if closing is not None:
+                await closing()
         await observers.catch_up()
 
     @property
@@ -218,7 +219,7 @@ class AgentStore:
         if "checkpoints" not in self:
             return
         key = journal_of(approval)
-        with contextlib.suppress(VersionConflictError, StoreUnavailableError, OutcomeUnknownError):
+        with contextlib.suppress(StoreError):  # damage, too, is for whoever resumes the turn
             found = await self.checkpoints.load(key)
             if found is None or found.head.status != AWAITING_APPROVAL or found.head.run_id != approval.run_id:
                 return

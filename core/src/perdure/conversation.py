@@ -15,6 +15,7 @@ from perdure.archives import archive_id, archive_versions, archives_of, readable
 from perdure.behind_damage import list_approvals
 from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
 from perdure.contracts.ids import check_session_id, conversation_of
+from perdure.contracts.plain import is_texts
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
@@ -310,7 +311,14 @@ def noted_archives(found: Checkpoint | None) -> Sequence[str]:
 def _last_claim(found: Checkpoint | None) -> Record | None:
     if found is None or found.head.status not in CLAIM_STATUSES:
         return None
-    return next((entry for entry in reversed(found.entries) if entry.get("kind") == "claim"), None)
+    claim = next((entry for entry in reversed(found.entries) if entry.get("kind") == "claim"), None)
+    if claim is not None and not (
+        {type(claim.get("action")), type(claim.get("was"))} == {str}
+        and type(claim.get("session_version")) is int
+        and is_texts(claim.get("archives", []))
+    ):
+        raise StoreCorruptedError(f"turn journal {found.key}: entries", "the last claim does not say what it claims")
+    return claim
 
 
 async def _session(store: AgentStore, key: str) -> Transcript | None:

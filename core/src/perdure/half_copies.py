@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from perdure.contracts.plain import is_texts
+from perdure.errors import StoreCorruptedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -50,4 +53,11 @@ def begun(found: Checkpoint | None) -> Making:
 
 
 def _noted(found: Checkpoint) -> Iterator[Record]:
-    return (entry[_MAKING] for entry in found.entries if entry.get("kind") == "claim" and _MAKING in entry)
+    for place, entry in enumerate(found.entries):
+        if entry.get("kind") == "claim" and _MAKING in entry:
+            note = entry[_MAKING]
+            if type(note) is not dict or not all(is_texts(note.get(part)) for part in ("sessions", "approvals")):
+                raise StoreCorruptedError(
+                    f"turn journal {found.key}: entries[{place}]", "what it makes is no list of ids"
+                )
+            yield note

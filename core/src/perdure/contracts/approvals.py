@@ -12,7 +12,7 @@ from perdure import codec
 from perdure.contracts import records as check
 from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.ids import check_approval_id, check_run_id, check_session_id, conversation_of
-from perdure.contracts.plain import from_record, to_record
+from perdure.contracts.plain import from_record, misfit, to_record
 from perdure.contracts.records import Page, Record
 from perdure.contracts.store import Store, first_version
 from perdure.errors import (
@@ -143,7 +143,12 @@ class Approval:
         if decision is not None and type(decision) is not dict:
             raise StoreCorruptedError(f"{where}.decision", "not an object")
         made = None if decision is None else from_record(Decision, decision, f"{where}.decision")
-        return replace(from_record(cls, record, where), decision=made, version=version)
+        approval = replace(from_record(cls, record, where), decision=made, version=version)
+        try:
+            _check_conversation(approval)
+        except InvalidIdError as error:
+            raise StoreCorruptedError(where, str(error)) from error
+        return approval
 
 
 def hash_arguments(arguments: Record) -> str:
@@ -491,11 +496,9 @@ class ApprovalStore(Store):
         for name, allowed in (("kind", KINDS), ("status", APPROVAL_STATUSES), ("on_expiry", ON_EXPIRY)):
             if getattr(approval, name) not in allowed:
                 raise InvalidArgumentError(f"approval.{name}", f"must be one of {', '.join(allowed)}")
-        for name in ("tool_call_id", "tool_name", "agent"):
-            if type(getattr(approval, name)) is not str:
-                raise InvalidArgumentError(f"approval.{name}", "must be a str")
         check.encode_object(approval.arguments, "approval.arguments", self.max_record)
         check.encode_object(approval.metadata, "approval.metadata", self.max_record)
+        _check_fields(replace(approval, version=0), "approval")
         digest = hash_arguments(approval.arguments)
         if approval.arguments_sha256 not in ("", digest):
             raise InvalidArgumentError("approval.arguments_sha256", "is not the hash of the arguments")
@@ -570,9 +573,15 @@ def _settle_copied(approval: Approval) -> Decision | None:
         return None
     if not isinstance(decision, Decision):
         raise InvalidArgumentError("approval.decision", f"must be a Decision, not {type(decision).__name__}")
+    _check_fields(decision, "approval.decision")
     if decision.approved is not (approval.status == APPROVED):
         raise InvalidArgumentError("approval.decision.approved", f"contradicts the status {approval.status}")
     return replace(decision, decided_at=check.check_time(decision.decided_at, "approval.decision.decided_at"))
+
+
+def _check_fields(value: Approval | Decision, name: str) -> None:
+    if problem := misfit(value):
+        raise InvalidArgumentError(f"{name}.{problem[0]}", problem[1])
 
 
 def _denied_by_time(approval: Approval, now: datetime) -> Approval:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 from perdure.contracts import records as check
 from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.ids import check_checkpoint_key, check_run_id, check_session_id, conversation_of
-from perdure.contracts.plain import from_record, to_record
+from perdure.contracts.plain import from_record, misfit, to_record
 from perdure.contracts.records import Page, Record
 from perdure.contracts.store import Store, first_version
-from perdure.errors import InvalidArgumentError, InvalidIdError
+from perdure.errors import InvalidArgumentError, InvalidIdError, StoreCorruptedError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -476,11 +476,10 @@ class CheckpointStore(Store):
             raise InvalidArgumentError("head.status", f"must be one of {', '.join(STATUSES)}")
         agent = check.check_text(head.agent, "head.agent")
         until = check.check_optional_time(head.lease_expires_at, "head.lease_expires_at")
-        conversation = conversation_of(key)
-        if head.session_id is not None and check_session_id(head.session_id) != key:
-            raise InvalidIdError("session id", head.session_id, f"the head of {key} names its own session, or none")
-        if head.run_id is not None and conversation_of(check_run_id(head.run_id)) != conversation:
-            raise InvalidIdError("run id", head.run_id, f"a run of {key} begins with {conversation} and a dot")
+        check.check_optional_duration(head.lease, "head.lease")
+        _check_ids(key, head)
+        if problem := misfit(head):
+            raise InvalidArgumentError(f"head.{problem[0]}", problem[1])
         record = to_record(head)
         if until is not None and until is not head.lease_expires_at:
             record["lease_expires_at"] = until.isoformat()  # in UTC
@@ -502,4 +501,17 @@ class CheckpointStore(Store):
     def _info(self, stored: StoredCheckpoint) -> CheckpointInfo:
         where = f"turn journal {stored.key}: head"
         head = CheckpointHead.from_record(check.decode_object(stored.head, where), where)
+        try:
+            _check_ids(stored.key, head)
+        except InvalidIdError as error:
+            raise StoreCorruptedError(where, str(error)) from error
         return CheckpointInfo(stored.key, stored.version, stored.count, head, stored.created_at, stored.updated_at)
+
+
+def _check_ids(key: str, head: CheckpointHead) -> None:
+    """Raise `InvalidIdError` unless the session and the run of a head belong to the conversation of its key."""
+    conversation = conversation_of(key)
+    if head.session_id is not None and check_session_id(head.session_id) != key:
+        raise InvalidIdError("session id", head.session_id, f"the head of {key} names its own session, or none")
+    if head.run_id is not None and conversation_of(check_run_id(head.run_id)) != conversation:
+        raise InvalidIdError("run id", head.run_id, f"a run of {key} begins with {conversation} and a dot")

@@ -22,6 +22,9 @@ EXTRA = "extra"
 INSTANT, DURATION = "_at", "lease"
 """How the name of an instant ends, and the name of a duration."""
 
+_KINDS = {"str": str, "int": int, "bool": bool, "Record": dict, "list[str]": list, "None": type(None)}
+"""What a field holds whose type is written so."""
+
 
 def to_record(value: object) -> Record:
     """Return a dataclass as a JSON object: instants in ISO 8601, durations in seconds, `None` and `extra` unfolded."""
@@ -50,7 +53,7 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     """Make a dataclass from a stored object; what it does not know goes into `extra`.
 
     Raises:
-        StoreCorruptedError: Fields are missing or null, or one is no instant or duration.
+        StoreCorruptedError: Fields are missing or null, or one holds what it cannot.
     """
     known = _names(kind)  # type: ignore[arg-type]  # reason: the same
     values: dict[str, Any] = {}
@@ -67,7 +70,29 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     lacking = [name for name in _required(kind) if values.get(name) is None]  # type: ignore[arg-type]  # reason: the same
     if lacking:
         raise StoreCorruptedError(where, f"the stored object has no {', no '.join(lacking)}")
-    return kind(**values, **{EXTRA: extra})
+    made = kind(**values, **{EXTRA: extra})
+    if problem := misfit(made):
+        raise StoreCorruptedError(f"{where}.{problem[0]}", problem[1])
+    return made
+
+
+def misfit(value: object) -> tuple[str, str] | None:
+    """Return the first field that holds something else than its type says, and the problem; `None` if there is none.
+
+    Instants, durations and objects within are left to whoever reads and checks them.
+    """
+    for name, kinds, declared in _plain(type(value)):  # type: ignore[arg-type]  # reason: the same
+        content = getattr(value, name)
+        if type(content) not in kinds:
+            return name, f"must be of type {declared}, not {type(content).__name__}"
+        if type(content) is list and not is_texts(content):
+            return name, f"must be of type {declared}, and holds something else"
+    return None
+
+
+def is_texts(value: object) -> bool:
+    """Whether something is a list of texts."""
+    return type(value) is list and all(type(one) is str for one in value)
 
 
 @cache
@@ -81,6 +106,18 @@ def _plan(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[object], tuple[An
 def _names(kind: type[Any]) -> tuple[str, ...]:
     """Return the names of a dataclass's fields, in order."""
     return tuple(item.name for item in fields(kind))
+
+
+@cache
+def _plain(kind: type[Any]) -> tuple[tuple[str, tuple[type, ...], str], ...]:
+    """Return the fields of a dataclass that hold plain JSON: their names, their types, and these as they are written."""
+    declared = {item.name: str(item.type) for item in fields(kind)}
+    words = {name: text.split(" | ") for name, text in declared.items()}
+    return tuple(
+        (name, tuple(_KINDS[word] for word in words[name]), text.replace("Record", "dict"))
+        for name, text in declared.items()
+        if _KINDS.keys() >= set(words[name])
+    )
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure import codec
@@ -35,6 +35,7 @@ MAX_SCOPE = 512
 
 MAX_VERSION = 2**62
 LAST_VERSION = 2**63 - 1
+LONGEST = timedelta(days=36_500)
 MAX_CURSOR = 4096
 ORDERS = ("id", "created", "recent")
 
@@ -140,6 +141,15 @@ def check_optional_time(value: object, name: str) -> datetime | None:
     return None if value is None else check_time(value, name)
 
 
+def check_optional_duration(value: object, name: str) -> timedelta | None:
+    """Return a duration that is kept to the microsecond, 0 or more, or `None`."""
+    if value is not None and not isinstance(value, timedelta):
+        raise InvalidArgumentError(name, f"must be a timedelta, not {type(value).__name__}")
+    if value is not None and not timedelta(0) <= value <= LONGEST:
+        raise InvalidArgumentError(name, f"must be from 0 to {LONGEST.days} days")
+    return value
+
+
 def check_count(value: object, name: str) -> int:
     """Return a whole number of 0 or more."""
     if type(value) is not int:
@@ -149,14 +159,19 @@ def check_count(value: object, name: str) -> int:
     return value
 
 
-def check_optional_count(value: object, name: str) -> int | None:
-    """Return a whole number of 0 or more, or `None`."""
-    return None if value is None else check_count(value, name)
+def check_optional_place(value: object, name: str) -> int | None:
+    """Return a whole number of 0 or more that counts what is stored, or `None`."""
+    return None if value is None else check_place(value, name)
 
 
 def check_limit(value: object) -> int:
-    """Return how many a page may have: a whole number of 0 or more. A larger one than any store holds is as good as that."""
-    return min(check_count(value, "limit"), MAX_VERSION)
+    """Return how many a page may have: a whole number of 0 or more."""
+    return check_place(value, "limit")
+
+
+def check_place(value: object, name: str) -> int:
+    """Return a whole number of 0 or more that counts what is stored. One beyond all stores is as good as the largest."""
+    return min(check_count(value, name), MAX_VERSION)
 
 
 def check_expected(value: object) -> int | None:

@@ -135,8 +135,8 @@ class SessionStore(Store):
             sessions-windows-tell-the-whole-head, sessions-works-again-after-an-outage
         """
         check_session_id(session_id)
-        after, limit = check.check_optional_count(after, "after"), check.check_optional_count(limit, "limit")
-        last = check.check_optional_count(last, "last")
+        after, limit = check.check_optional_place(after, "after"), check.check_optional_place(limit, "limit")
+        last = check.check_optional_place(last, "last")
         if last is not None and (after is not None or limit is not None):
             raise InvalidArgumentError("last", "goes without after and limit")
         return self._loading(session_id, after or 0, limit, last)
@@ -283,7 +283,7 @@ class SessionStore(Store):
         """
         check_session_id(session_id)
         expected = check.check_expected(expected_version)
-        keep = check.check_count(keep, "keep")
+        keep = check.check_place(keep, "keep")
         settled = self._settle_write(records, state, at)
         return self._replacing(session_id, *settled, expected, keep)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from abc import ABC
 from typing import TYPE_CHECKING, TypeVar, final
@@ -125,8 +126,10 @@ async def _answer(
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as one short line."""
-    text = str(error).partition("\n")[0][:200]
+    """Return an exception as one short line, also one whose own text fails."""
+    text = ""
+    with contextlib.suppress(Exception):
+        text = str(error).partition("\n")[0][:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,11 +13,11 @@ from perdure import codec
 from perdure.contracts.approvals import PENDING, Approval, ApprovalStore
 from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.checkpoints import CheckpointReplace, CheckpointStore, SettledHead, StoredCheckpoint
-from perdure.contracts.ids import check_session_id, conversation_of
+from perdure.contracts.ids import check_approval_id, check_session_id, conversation_of
 from perdure.contracts.records import Page, check_expected
 from perdure.contracts.sessions import SessionAppend, SessionStore, StoredTranscript
 from perdure.contracts.store import first_version
-from perdure.errors import InvalidArgumentError, VersionConflictError
+from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
 from perdure.journal.contract import (
     Append,
     Delete,
@@ -146,8 +147,7 @@ class JournalSessions(SessionStore):
         return (await self.journal.write((Replace(key, keep, records, Head(data=state), expected_version, at),)))[0]
 
     async def _delete(self, session_id: str, *, expected_version: int | None) -> bool:
-        removed = await self.journal.write((Delete(session_key(session_id), expected_version),))
-        return removed[0] != 0
+        return (await self.journal.write((Delete(session_key(session_id), expected_version),)))[0] != 0
 
     async def _list(
         self, *, scope: str | None, before: datetime | None, order: str, cursor: str | None, limit: int
@@ -286,11 +286,8 @@ class JournalApprovals(ApprovalStore):
             stored = await self._get(approval.id)
             if stored is not None:
                 return stored
-            try:
-                version = await self._put(approval, 0, approval.created_at)
-            except VersionConflictError:
-                continue
-            return _versioned(approval, version)
+            with contextlib.suppress(VersionConflictError):
+                return _versioned(approval, await self._put(approval, 0, approval.created_at))
 
     async def _get(self, approval_id: str) -> Approval | None:
         found = await self.journal.read(Key(Part.APPROVALS, approval_id))
@@ -301,11 +298,10 @@ class JournalApprovals(ApprovalStore):
             stored = await self._get(approval.id)
             if stored is None or stored.status != PENDING:
                 return stored
-            try:
-                version = await self._put(approval, stored.version, _touched_at(approval))
-            except VersionConflictError:
-                continue
-            return _versioned(approval, version)
+            if stored != replace(approval, status=PENDING, decision=None, version=stored.version):
+                return None  # what is decided here was deleted, and another request has its id
+            with contextlib.suppress(VersionConflictError):
+                return _versioned(approval, await self._put(approval, stored.version, _touched_at(approval)))
 
     async def _put(self, approval: Approval, expected_version: int, at: datetime) -> int:
         head = Head(group=conversation_of(approval.id), status=approval.status, data=approval.encode())
@@ -358,7 +354,10 @@ def _touched_at(approval: Approval) -> datetime:
 
 
 def _approval(info: JournalInfo) -> Approval:
-    return Approval.decode(info.head.data or b"", info.version, f"approval {info.id}")
+    approval = Approval.decode(info.head.data or b"", info.version, f"approval {info.id}")
+    if approval.id != info.id:
+        raise StoreCorruptedError(f"approval {info.id}", f"what is stored is the approval {approval.id}")
+    return approval
 
 
 def _versioned(approval: Approval, version: int) -> Approval:
@@ -391,7 +390,7 @@ def read_cursor(cursor: str | None, order: str) -> Position | None:
         return None
     try:
         kind, at, key = codec.decode(base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True))
-        position = Position(None if at is None else datetime.fromisoformat(at), str(key))
+        position = Position(None if at is None else datetime.fromisoformat(at), check_approval_id(key))
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError("cursor", "is not a cursor of this listing") from error
     if kind != order or (at is None) != (order == "id") or (position.at and position.at.utcoffset() is None):

@@ -94,14 +94,14 @@ class Process:
             return False
         if parts[3:5] == [str(self.pid), self.started]:
             return True  # of this very process, and no task holds it
-        return parts[3].isdigit() and _is_gone(int(parts[3]), parts[4])
+        return parts[3].isdecimal() and _is_gone(int(parts[3]), parts[4])
 
 
 def _is_gone(pid: int, started: str) -> bool:
     """Whether there is certainly no such process any more: none of this pid, a zombie, or one that started later."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # a number that is no pid has no process
         return True
     except OSError:
         pass  # it is somebody else's
@@ -241,7 +241,7 @@ class Ownership:
         if head.owner is None or self.process.knows_dead(head.owner):
             self.forget(found.key)
             return False
-        if head.lease_expires_at is not None and head.lease_expires_at + self.lease.max_clock_skew < self.clock.now():
+        if head.lease_expires_at is not None and self.clock.now() - head.lease_expires_at > self.lease.max_clock_skew:
             return False
         now = self.clock.monotonic()
         version, since = self._seen.get(found.key, (0, now))
