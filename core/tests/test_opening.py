@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure import plugins
 from perdure.backend import (
     ApprovalStore,
     InvalidArgumentError,
@@ -39,6 +40,10 @@ LOG = []
 class Options(BaseModel):
     fails: str = ""
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("it has no text")
+
 class Recording(Journal):
     def __init__(self, title, fails, namespace):
         self.title, self.fails, self.namespace = title, fails, namespace
@@ -60,11 +65,19 @@ class Recording(Journal):
     async def close(self):
         LOG.append(f"close {self.title}")
         await asyncio.sleep(0)
+        if self.fails == "close-mute":
+            raise Mute
+        if self.fails == "close-cancelled":
+            await asyncio.gather(self.cancelled())
         if self.fails == "close":
             raise OSError(f"{self.title} would not close")
         if self.fails == "slow-close":
             await asyncio.sleep(0.05)
         LOG.append(f"closed {self.title}")
+
+    async def cancelled(self):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
 
     async def read(self, key, *, after=0, limit=None, last=None):
         return None
@@ -344,3 +357,28 @@ async def test_a_cancelled_close_is_finished_all_the_same(log: list[str]) -> Non
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(store.close(), 0.01)
     assert log[-2:] == ["close a", "closed a"]
+
+
+@pytest.mark.parametrize("fails", ["close-mute", "close-cancelled"])
+async def test_however_one_fails_to_close_the_others_are_closed(log: list[str], fails: str) -> None:
+    store = await perdure.open_store(sessions="rec:a", approvals=f"rec:b?fails={fails}")
+    with pytest.raises(StoreUnavailableError, match="close of b failed"):
+        await store.close()
+    assert log[-3:] == ["close b", "close a", "closed a"]
+
+
+async def test_whoever_closes_at_the_same_time_waits_until_it_is_closed(log: list[str]) -> None:
+    store = await perdure.open_store("rec:a?fails=slow-close")
+    first = asyncio.create_task(store.close())
+    await logged(log, "close a")
+    await store.close()
+    assert log[-1] == "closed a"
+    await first
+
+
+@pytest.mark.parametrize("entry", [b"folder", None, 7, ["folder"], "a\0b", "\ud800"], ids=repr)
+async def test_what_cannot_be_a_place_on_the_path_hides_no_plugin(
+    log: list[str], monkeypatch: pytest.MonkeyPatch, entry: Any
+) -> None:
+    monkeypatch.setattr(sys, "path", [entry, *sys.path])
+    assert "rec" in {plugin.scheme for plugin in plugins.installed()}

@@ -1,8 +1,9 @@
 import pickle
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, Secret, SecretStr, field_validator, model_validator
 
 from perdure.contracts.options import NoOptions, check_options
 from perdure.contracts.urls import Host, StoreURL
@@ -260,6 +261,17 @@ def test_options_that_do_not_go_together_are_refused_without_secrets() -> None:
         check_options(StoreURL.parse("x:p?left=5"), Pair)
     with pytest.raises(StoreURLError, match=r"options: not valid(\n|$)"):
         check_options(StoreURL.parse("x:p?left=5&right=5"), SecretPair)
+
+
+class SecretKinds(BaseModel):
+    login: Secret[str] = Secret("")
+    pins: list[SecretStr] = []
+
+
+@pytest.mark.parametrize("option", ["login=hunter2", "pins=hunter2"])
+def test_an_option_of_any_secret_type_is_never_shown(option: str) -> None:
+    url = replace(StoreURL.parse(f"x:p?{option}"), options=SecretKinds())
+    assert "hunter2" not in f"{url} {url!r}"
 
 
 def test_a_plugin_without_options_takes_those_of_the_core_only() -> None:

@@ -27,7 +27,7 @@ from perdure.contracts.store import Store, describe
 from perdure.errors import PerdureError, PluginConflictError, PluginLoadError, UnknownSchemeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from importlib import metadata
 
     from pydantic import BaseModel
@@ -124,7 +124,8 @@ def installed() -> tuple[InstalledPlugin, ...]:
     edit within a distribution's own folder, or the rest of an installation that was looked at halfway. `find` therefore
     reads all again before it says that there is no such plugin.
     """
-    return _installed(tuple(map(_place, sys.path)))
+    path: Sequence[object] = sys.path  # Python passes over what is no text in it
+    return _installed(tuple(_place(entry) for entry in path if isinstance(entry, str)))
 
 
 class _Place(NamedTuple):
@@ -163,7 +164,10 @@ def _declared_in(place: _Place) -> tuple[tuple[InstalledPlugin, ...], ...]:
     """
     from importlib import metadata  # and what reads mail: only who opens or lists stores needs it
 
-    return tuple(filter(None, map(_declared, metadata.distributions(path=[place.entry]))))
+    try:
+        return tuple(filter(None, map(_declared, metadata.distributions(path=[place.entry]))))
+    except Exception:  # noqa: BLE001  # reason: a place that cannot be one must not hide all others
+        return ()
 
 
 def find(scheme: str) -> InstalledPlugin:

@@ -64,6 +64,6 @@ def _reason(problem: ErrorDetails, fields: Mapping[str, FieldInfo]) -> str:
     """Say what is wrong with an option, or with several together; a reason may show a value, so secrets get none."""
     name = str(problem["loc"][0]) if problem["loc"] else None
     concerned = fields if name is None else {name: fields[name]}
-    secret = any(is_secret(one) or "Secret" in str(field.annotation) for one, field in concerned.items())
+    secret = any(is_secret(one, field) for one, field in concerned.items())
     subject = "options" if name is None else f"option {name}"
     return f"{subject}: {'not valid' if secret else problem['msg']}"

@@ -100,7 +100,7 @@ async def _close(resource: Resource) -> None:
         await resource.close()
     except PerdureError:
         raise
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:  # of a task of its own: nobody cancels this one
         raise StoreUnavailableError("close", _title(resource), describe(error)) from error
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
 HIDDEN = "***"
 DEFAULT_NAMESPACE = "default"
@@ -142,16 +143,17 @@ class StoreURL:
 
     def _show_option(self, name: str) -> str:
         """Show a value only when its option is known, and known to be no secret."""
-        if self.options is None or name not in type(self.options).model_fields or is_secret(name):
+        declared = None if self.options is None else type(self.options).model_fields.get(name)
+        if declared is None or is_secret(name, declared):
             return HIDDEN
         from pydantic import SecretBytes, SecretStr  # it is there already, with the options
 
         return HIDDEN if isinstance(getattr(self.options, name), SecretStr | SecretBytes) else self.query[name]
 
 
-def is_secret(option: str) -> bool:
-    """Whether the name of an option says that its value is a secret."""
-    return _SECRET.search(option) is not None
+def is_secret(option: str, declared: FieldInfo) -> bool:
+    """Whether the name of an option, or the type that is written for it, says that its value is a secret."""
+    return _SECRET.search(option) is not None or "Secret" in str(declared.annotation)
 
 
 def refuse(shown: str, problem: str, hint: str = "") -> StoreURLError:
