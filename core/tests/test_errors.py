@@ -272,3 +272,14 @@ def test_the_way_out_of_an_unknown_scheme(hint: str | None) -> None:
 
 def test_a_long_value_is_cut() -> None:
     assert len(str(errors.InvalidIdError("session id", "x" * 10_000, "rule"))) < 300
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [((), "the tool stopped the turn"), ((ValueError("no money"),), "no money"), (("closed", True), "closed")],
+)
+def test_what_stops_a_turn_may_say_nothing_or_what_an_exception_says(given: tuple[object, ...], said: str) -> None:
+    error = errors.PropagatingToolError(*given)  # type: ignore[arg-type]  # reason: a message and a flag
+    made = pickle.loads(pickle.dumps(error))
+    assert (str(error), error.message, str(made), made.message) == (said,) * 4
+    assert made.retryable is error.retryable is (len(given) == 2)

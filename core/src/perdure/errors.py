@@ -609,10 +609,10 @@ class PropagatingToolError(RunError):
 
     hint = "Mend the cause, then call resume(); or drop the turn with discard_pending()."
 
-    def __init__(self, message: str, retryable: bool = False) -> None:
-        """Remember the message and whether another attempt may help."""
-        super().__init__(message, retryable)
-        self.message = message
+    def __init__(self, message: object = "the tool stopped the turn", retryable: bool = False) -> None:
+        """Remember the message, or the text of an exception, and whether another attempt may help."""
+        super().__init__(str(message), retryable)
+        self.message = str(message)
         self.retryable = retryable
 
     def __str__(self) -> str:

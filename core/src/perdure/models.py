@@ -99,8 +99,7 @@ async def respond(
             elif on_delta is not None and isinstance(event, TextDelta):
                 on_delta(event)
     finally:
-        if isinstance(events, AsyncGenerator):  # one that was left early is closed here, not by the collector
-            await events.aclose()
+        await _close(events)
     if response is None:
         raise ModelError(f"the model {model.name} ended its stream without a response")
     text: object = response.text
@@ -109,6 +108,12 @@ async def respond(
     if (problem := _problem(response)) is not None:
         raise ModelError(f"the model {model.name} gave a response whose {problem}")
     return response
+
+
+async def _close(events: object) -> None:
+    """Close a stream, which may have been left early, here and not by the collector."""
+    if isinstance(events, AsyncGenerator):
+        await events.aclose()
 
 
 def _problem(response: ModelResponse) -> str | None:
@@ -167,8 +172,11 @@ class FunctionModel:
             return
         if not hasattr(answer, "__aiter__"):
             raise ModelError(f"the model function is not async: it returned a {type(answer).__name__}")
-        async for event in answer:
-            yield event
+        try:
+            async for event in answer:
+                yield event
+        finally:
+            await _close(answer)
 
 
 class ScriptedModel:
