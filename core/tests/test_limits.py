@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from core.tests.processes import another, die_at, writes_nothing
 
 from perdure import Agent, AgentStore, Limits, Session, ToolCall, TurnResult, Usage, Worker, tool
-from perdure.errors import InvalidArgumentError, LimitExceededError, StoreCorruptedError
+from perdure.errors import InvalidArgumentError, LimitExceededError, SessionConflictError, StoreCorruptedError
 from perdure.events import InputQueued, RunEvent
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.runtime.limits import Spent
@@ -170,6 +170,32 @@ async def test_what_is_spent_is_in_the_write_that_saves_the_turn(
     await spender.session().send("go")
     assert seen
     assert all(seen)
+
+
+async def test_a_turn_behind_others_counts_what_they_have_spent(store: AgentStore, clock: ManualClock) -> None:
+    """Two processes without turn journals: the turn that was saved first is part of what the other's record tells."""
+    meanwhile = [True]
+
+    async def done(_: ModelRequest) -> ModelResponse:
+        return ModelResponse("done", usage=EACH)
+
+    async def slow(request: ModelRequest) -> ModelResponse:
+        if meanwhile:
+            meanwhile.clear()
+            await session(done).send("first")
+        return await done(request)
+
+    def session(model: Callable[[ModelRequest], Awaitable[ModelResponse]]) -> Session:
+        return Agent(model=FunctionModel(model), store=AgentStore(sessions=store.sessions, clock=clock)).session("s")
+
+    here = session(slow)
+    with pytest.raises(SessionConflictError):
+        await here.send("second")
+    assert await here.resume(rebase=True) is not None
+    await here.send("third")
+    loaded = await store.sessions.load("s")
+    assert loaded is not None
+    assert [record["spent"]["steps"] for record in loaded.records if "spent" in record] == [1, 2, 3]
 
 
 async def test_clearing_starts_at_nothing(store: AgentStore, clock: ManualClock) -> None:

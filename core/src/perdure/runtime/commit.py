@@ -14,11 +14,15 @@ from perdure.contracts.checkpoints import FINISHED, IN_PROGRESS, CheckpointRepla
 from perdure.contracts.sessions import SessionAppend
 from perdure.conversation import idle_head
 from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
+from perdure.runtime.history import is_own
+from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.results import holds_run
 from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import CheckpointHead
     from perdure.contracts.records import Record
@@ -117,6 +121,7 @@ class Commit:
                 if not self.rebase and not _only_the_head_changed(seen, count, head.base_version or 0):
                     raise self._conflict("other records came in") from error
                 expected = seen.version
+                self.records[-1]["spent"] = (_spent_in(seen.records) + self.state.spent).to_record()
 
     def _conflict(self, problem: str) -> SessionConflictError:
         return SessionConflictError(self.journal.key, self.state.run_id, problem)
@@ -124,3 +129,9 @@ class Commit:
 
 def _only_the_head_changed(seen: Transcript, base_count: int, base_version: int) -> bool:
     return seen.count == base_count and seen.rewritten <= base_version
+
+
+def _spent_in(records: Sequence[Record]) -> Spent:
+    """Return what the conversation has spent, as the last record says that tells it."""
+    told = (record["spent"] for record in reversed(records) if is_own(record) and "spent" in record)
+    return Spent.from_record(next(told, {}))
