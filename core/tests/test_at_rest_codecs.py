@@ -161,6 +161,12 @@ def test_a_wrong_key_is_refused_without_showing_it(text: str) -> None:
     assert not text.strip(" ,") or text not in str(raised.value)
 
 
+@pytest.mark.parametrize("text", [None, b"c2VjcmV0", 5])
+def test_what_is_no_text_has_no_keys(text: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be text"):
+        KeyRing.parse(text)
+
+
 @pytest.mark.parametrize("keys", [[], b"x" * 32, [b"short"], ["x" * 32], [OLD, OLD], [bytearray(32)], None])
 def test_wrong_keys_are_refused(keys: Any) -> None:
     with pytest.raises(InvalidArgumentError):

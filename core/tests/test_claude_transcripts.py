@@ -14,7 +14,7 @@ from core.tests.test_calls_repair import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure import AgentStore, open_store
+from perdure import AgentStore, Message, open_store
 from perdure.errors import ImportDataError
 from perdure.interchange import claude_from_transcripts, drafts_from_claude, export_claude, import_claude
 from perdure_conformance.manual_clock import ManualClock
@@ -104,6 +104,49 @@ def test_pieces_of_a_message_and_results_beside_the_chain_belong_to_the_conversa
     assert str(made.notes[0]) == "line 1: 2 lines of the type 'summary' are kept, where no model sees them"
     kinds = [record["kind"] for record in draft.records if record["kind"] != "message"]
     assert kinds == ["claude.summary", "claude.summary", "claude.file-history-snapshot", "claude.system"]
+
+
+def test_what_a_piece_says_behind_a_call_is_put_before_it_and_that_is_said() -> None:
+    pieces = [
+        line("u1", None, "user", "Look."),
+        line("u2", "u1", "assistant", [use("c1")], message={"id": "m1"}),
+        line("u3", "u2", "assistant", [{"type": "text", "text": "I look."}], message={"id": "m1"}),
+        line("u4", "u3", "user", [result("c1")]),
+    ]
+    made = drafts_from_claude(data(pieces))
+    assert seen(made.value[0].records)[1] == ("assistant", [{"type": "text", "text": "I look."}])
+    assert [str(note) for note in made.notes] == ["line 3: what is said behind a call was put before it"]
+
+
+def test_no_piece_is_lost_of_a_line_that_came_from_us() -> None:
+    first = line(
+        "u1", None, "assistant", [{"type": "text", "text": "one"}], message={"id": "m"}, perdure=[{"run_id": "r"}]
+    )
+    second = line("u2", "u1", "assistant", [{"type": "text", "text": "two"}], message={"id": "m"})
+    (record,) = drafts_from_claude(data([first, second])).value[0].records
+    assert record["run_id"] == "r"
+    assert [part["text"] for part in record["message"]["content"]] == ["one", "two"]
+
+
+def test_what_a_result_has_besides_goes_out_again_or_is_said() -> None:
+    more = {"cache_control": {"type": "ephemeral"}, "tool_calls": 5, "metadata": 7}
+    lines = [line("u1", None, "assistant", [use("c")]), line("u2", "u1", "user", [result("c", **more)])]
+    made = drafts_from_claude(data(lines))
+    assert [note.outcome for note in made.notes] == ["left-out"]
+    assert "metadata, tool_calls" in str(made.notes[0])
+    out = claude_from_transcripts("s", [made.value[0].records], at=AT).value
+    assert out[1]["message"]["content"] == [result("c", cache_control={"type": "ephemeral"})]
+
+
+def test_lines_of_odd_types_break_nothing() -> None:
+    lines: list[dict[str, Any]] = [
+        line("u1", None, "user", [{"type": "text", "text": "x", "encoding": "base64"}]),
+        {"type": "summary", "summary": "Looking", "leafUuid": ["u1"]},
+    ]
+    made = drafts_from_claude(data(lines)).value[0]
+    assert "title" not in made.state
+    message = Message.from_record(made.records[0]["message"])
+    assert message.content == [{"type": "claude.block", "value": lines[0]["message"]["content"][0]}]
 
 
 def test_a_torn_last_line_costs_itself_and_is_said() -> None:

@@ -17,6 +17,7 @@ from core.tests.command_line import Perdure
 from core.tests.moving_world import differences, everything, fill
 from core.tests.test_claude_transcripts import CHAT as CLAUDE
 from core.tests.test_claude_transcripts import data
+from core.tests.test_cli_ground import without_stream
 from core.tests.test_openai_chat import CHAT as OPENAI
 
 from perdure import open_store, safe_id
@@ -140,6 +141,24 @@ def test_export_and_import_of_everything(perdure: Perdure, tmp_path: Path) -> No
     assert "the last line of the export is missing" in ran.out
 
 
+def test_export_leaves_alone_what_is_no_regular_file(perdure: Perdure, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder", "/dev/null"):
+        ran = perdure("export", name, "--overwrite", "--store", "sqlite:a.db", code=2)
+        assert f"{name} is no regular file" in ran.err
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
+    perdure("export", "link.jsonl", "--store", "sqlite:a.db", code=0)
+    assert (tmp_path / "link.jsonl").readlink() == Path("real.jsonl")
+    assert (tmp_path / "real.jsonl").stat().st_size > 0
+
+
+def test_export_to_a_closed_standard_output_is_no_success(perdure: Perdure) -> None:
+    ran = without_stream(perdure, "export --store sqlite:a.db", ">&-")
+    assert (ran.returncode, ran.stderr) == (2, "perdure export: standard output is closed. Name a FILE.\n")
+
+
 def test_export_says_how_a_conversation_is_named(perdure: Perdure, tmp_path: Path) -> None:
     ran = perdure("export", "talk", "talk.jsonl", "--store", "sqlite:a.db", code=2)
     assert "there is one FILE, and 'talk' was taken for it. Name a conversation by --session talk.jsonl." in ran.err
@@ -155,6 +174,8 @@ def test_import_finds_out_the_format(perdure: Perdure, tmp_path: Path) -> None:
         ["b3f0"],
         ["left-out", "kept", "kept", "kept"],
     )
+    (tmp_path / "snapshot.jsonl").write_bytes(b"".join(data(CLAUDE[2:])))  # begins with one, as many do
+    assert perdure.json("import", "snapshot.jsonl", "--store", "sqlite:s.db")["sessions"] == ["b3f0"]
     (tmp_path / "chat.json").write_text(json.dumps(OPENAI, indent=2))
     err = perdure("import", "chat.json", "--store", "sqlite:b.db", code=1).err
     assert "conversation 1 names no session id. Give one: session_id=ID, or --session ID." in err

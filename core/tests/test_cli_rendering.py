@@ -66,6 +66,7 @@ def test_what_is_made_safe_stays_readable_and_safe(text: str, value: Any) -> Non
     assert is_harmless(safe_line(text))
     assert safe(safe(text)) == safe(text)
     assert is_harmless(compact(value))
+    assert compact({"n": 10**5000}) == f'{{"n":1{"0" * 5000}}}'
     if is_harmless(text) and text.isascii() and "\t" not in text:
         assert safe_line(text) == text
 

@@ -16,7 +16,8 @@ from core.tests.processes import another, dead, elsewhere
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perdure import AgentStore, open_store
+from perdure import AgentStore, codec, open_store
+from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.conversation import Claim
 from perdure.errors import ImportDataError, SchemaVersionError, SessionHalfCopiedError
@@ -94,6 +95,30 @@ async def test_damaged_lines_cost_their_conversation_and_no_other(store: AgentSt
         report = await import_conversations(target, damaged)
         assert report.copied + report.present == 8
         assert any("damaged" in str(note) or "not JSON" in str(note) for note in report.notes)
+
+
+async def test_a_conversation_that_was_cut_out_of_a_file_is_missed(store: AgentStore, target: AgentStore) -> None:
+    await fill(store)
+    lines = (await exported(store)).splitlines(keepends=True)
+    begin = next(n for n, line in enumerate(lines) if b'"conversation","key":"talk"' in line)
+    end = next(n for n, line in enumerate(lines) if b'"conversation-end","key":"talk"' in line)
+    report = await import_conversations(target, [*lines[:begin], *lines[end + 1 :]])
+    assert report.copied == 8
+    assert [note.what for note in report.notes] == ["the export had 9 conversations, and 1 of them are missing from it"]
+    hurt = await import_conversations(target, [*lines[: begin + 1], *lines[begin + 2 :]])
+    assert [note.outcome for note in hurt.notes] == ["left-out"]  # one that is damaged is named, and not missed too
+
+
+async def test_what_is_as_deep_as_can_be_is_exported(store: AgentStore, target: AgentStore) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(codec.MAX_DEPTH - 1):
+        deep = {"a": deep}
+    await store.sessions.append("s", [deep], state=deep)
+    asked = Approval("gone.run-1.s0.c0", "gone.run-1", "c", "pay", deep["a"]["a"], store.clock.now())
+    await store.approvals.create(asked)
+    report = await import_conversations(target, io.BytesIO(await exported(store)))
+    assert (report.complete, report.notes) == (True, [])
+    assert differences(await everything(target), await everything(store)) == []
 
 
 async def test_what_is_no_export_of_ours_is_refused(target: AgentStore) -> None:

@@ -56,6 +56,14 @@ def set_in(kind: str, name: str, value: Any) -> Change:
     return change
 
 
+def head_of(**fields: Any) -> Change:
+    def change(line: dict[str, Any]) -> None:
+        if line["type"] == "turn":
+            line["head"] |= fields
+
+    return change
+
+
 def renamed(name: str) -> Change:
     """Another id for the whole conversation, wherever it stands."""
 
@@ -78,6 +86,8 @@ BAD: dict[str, Change] = {
     **{f"approval {name!r}": set_in("approval", "id", name) for name in ("../x.turn-1", "other.turn-1.s0.c0")},
     **{f"version {value!r}": set_in("session", "version", value) for value in (0, -1, "1", None, True)},
     **{f"count {value!r}": set_in("session", "count", value) for value in (-1, 1, 99, "1")},
+    **{f"turn that is {status!r}": head_of(status=status) for status in ("deleting", "copying", "compacting", "wild")},
+    **{f"turn with the head {head!r}": set_in("turn", "head", head) for head in ("x", 5, None)},
     "turn of more entries": set_in("turn", "count", 99),
     "a scope that is none": set_in("session", "scope", 5),
     "a state that is none": set_in("session", "state", [1]),
@@ -128,3 +138,16 @@ async def test_an_argument_that_is_refused_late_leaves_no_half(store: AgentStore
         await import_openai(store, b'[{"role": "user", "content": "hi"}]', **options)
     assert (await store.sessions.list()).items == ()
     assert (await store.checkpoints.list()).items == ()
+
+
+async def test_no_file_makes_somebody_the_owner_of_a_turn(store: AgentStore) -> None:
+    """Who imports a turn resumes it: an owner that a file names would keep everybody from it."""
+    await fill(store)
+    file = io.BytesIO()
+    await export_conversations(store, file, session_ids=["waiting"])
+    owned = head_of(owner="me", lease=9.0, lease_expires_at="2999-01-01T00:00:00+00:00")
+    async with open_store("memory:") as target:
+        assert (await import_conversations(target, io.BytesIO(changed(file.getvalue(), "waiting", owned)))).copied == 1
+        found = await target.checkpoints.load("waiting")
+        assert found is not None
+        assert (found.head.status, found.head.owner, found.head.lease_expires_at) == ("awaiting-approval", None, None)

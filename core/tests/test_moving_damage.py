@@ -1,4 +1,4 @@
-"""A copy and an export go on behind a damaged head, and name the conversation that it costs."""
+"""A copy and an export go on behind what is damaged, or does not fit the target, and name the conversation that it costs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import io
 
 import pytest
-from core.tests.moving_world import CALLS, agent, damage
+from core.tests.moving_world import CALLS, agent, damage, differences, everything, pay
 from core.tests.processes import another, dead
 
-from perdure import AgentStore, open_store
+from perdure import Agent, AgentStore, ToolCall, open_store, tool
 from perdure.contracts.approvals import Approval
 from perdure.interchange import export_conversations, import_conversations
 from perdure.journal.contract import Part
+from perdure.models import ScriptedModel
 from perdure.moving import copy_conversations
 from perdure.moving.walking import approvals
 from perdure_conformance.interception import Died, at
@@ -108,3 +109,95 @@ async def test_a_lone_approval_that_is_damaged_at_the_target_stops_no_copy() -> 
         report = await copy_conversations(source, target)
         assert (report.present, list(report.not_copied)) == (2, [approval_id])
         assert report.not_copied[approval_id].startswith(f"at the target approval {approval_id} is damaged: ")
+
+
+# --- what does not fit the target ---
+
+
+LIMIT = "memory:?max_record=3000"
+
+
+@tool(idempotent=True)
+def tell(letters: int) -> str:
+    """Say something long."""
+    return "x" * letters
+
+
+async def _waits(store: AgentStore, *calls: ToolCall) -> None:
+    await Agent(model=ScriptedModel([[*calls], "Done."]), tools=[tell, pay], store=store).session("s").send("Go.")
+
+
+async def test_a_turn_that_does_not_fit_the_target_leaves_nothing_of_its_conversation_there() -> None:
+    """Also where it is found out last: when the turn takes the place of the claim."""
+    file = io.BytesIO()
+    async with open_store("memory:") as source, open_store(LIMIT) as target:
+        await _waits(source, ToolCall("c0", "tell", {"letters": 5000}), ToolCall("c1", "pay", {"to": "ann"}))
+        copied = await copy_conversations(source, target)
+        assert "the limit is 3000" in copied.not_copied["s"]
+        assert await everything(target) == {}
+        await export_conversations(source, file)
+        file.seek(0)
+        imported = await import_conversations(target, file)
+        assert "the limit is 3000" in imported.not_copied["s"]
+        assert await everything(target) == {}
+
+
+async def test_a_copy_that_is_undone_leaves_what_was_there_before() -> None:
+    async with open_store("memory:") as source, open_store(LIMIT) as target:
+        await source.sessions.append("s", [{"n": 1}])
+        await copy_conversations(source, target)
+        before = await everything(target)
+        await _waits(source, ToolCall("c1", "pay", {"to": "x" * 5000}))
+        report = await copy_conversations(source, target)
+        assert "the limit is 3000" in report.not_copied["s"]
+        assert differences(await everything(target), before) == []
+
+
+async def test_a_copy_that_died_overwrites_nothing_that_was_there_before() -> None:
+    async with open_store("memory:") as source, open_store("memory:") as target:
+        await source.sessions.append("s", [{"n": 1}])
+        await copy_conversations(source, target)
+        before = await everything(target)
+        session = agent(source, CALLS["waiting"]).session("s")
+        await session.send("Go.")
+        with contextlib.suppress(Died):
+            await copy_conversations(source, another(target, at(2, "die-after"), process=dead()))
+        assert (await target.checkpoints.list(status="copying")).items != ()
+        await session.discard_pending()
+        await source.sessions.append("s", [{"n": 2}])
+        report = await copy_conversations(source, target)
+        assert report.not_copied["s"].startswith("session s has another number of records (1, not 2)")
+        assert differences(await everything(target), before) == []
+
+
+async def test_a_lone_approval_that_does_not_fit_the_target_stops_no_copy() -> None:
+    async with open_store("memory:") as source, open_store(LIMIT) as target:
+        for number, to in enumerate(("x" * 5000, "ann")):
+            run = f"gone.run-{number}"
+            await source.approvals.create(Approval(f"{run}.s0.c0", run, "c", "pay", {"to": to}, source.clock.now()))
+        report = await copy_conversations(source, target)
+        assert list(report.not_copied) == ["gone.run-0.s0.c0"]
+        assert [found.id for found in (await target.approvals.list()).items] == ["gone.run-1.s0.c0"]
+
+
+async def test_approvals_wait_for_their_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a turn that begins when its conversation was passed already, no part is copied without the others."""
+    async with open_store("memory:") as source, open_store("memory:") as target:
+        await source.sessions.append("z", [{"n": 1}])
+        listed = source.approvals.list
+
+        async def begins(**options: object) -> object:
+            if not options.keys() & {"session_id", "run_id"} and await source.sessions.load("a") is None:
+                await agent(source, CALLS["waiting"]).session("a").send("Go.")
+            return await listed(**options)  # type: ignore[arg-type]  # reason: as they were given
+
+        monkeypatch.setattr(source.approvals, "list", begins)
+        assert (await copy_conversations(source, target)).complete
+        assert [name.split()[0] for name in await everything(target)] == ["session"]
+        (asked,) = (await source.approvals.list()).items
+        await source.decide(asked.id, approved=True)
+        assert (await copy_conversations(source, target)).complete
+        assert (
+            differences(await everything(source, turn_versions=False), await everything(target, turn_versions=False))
+            == []
+        )

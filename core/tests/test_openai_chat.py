@@ -14,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import AgentStore, Message, open_store
-from perdure.errors import ImportDataError
-from perdure.interchange import export_openai, import_openai, openai_from_records, records_from_openai, repair_calls
+from perdure.errors import ImportDataError, InvalidIdError
+from perdure.interchange import (
+    export_claude,
+    export_openai,
+    import_openai,
+    openai_from_records,
+    records_from_openai,
+    repair_calls,
+)
 from perdure_conformance.manual_clock import ManualClock
 
 PIXEL = "iVBORw0KGgo="
@@ -94,7 +101,9 @@ def test_what_cannot_be_carried_over_is_kept_and_said_so(message: Any, outcome: 
     assert out == [message] or message["content"] == 7
 
 
-@pytest.mark.parametrize("arguments", ["{torn", "[1]", '"text"', ""])
+@pytest.mark.parametrize(
+    "arguments", ["{torn", "[1]", '"text"', "", '{"a":1e999}', '{"a":' + "[" * 300 + "]" * 300 + "}"]
+)
 def test_arguments_that_are_no_object_are_kept_as_text(arguments: str) -> None:
     chat = [
         {"role": "assistant", "content": None, "tool_calls": [call("c", arguments)]},
@@ -246,3 +255,77 @@ async def test_every_transcript_goes_out_and_what_is_not_in_it_is_said(store: Ag
     assert len(next(line for line in lines if line["session_id"] == "talk")["messages"]) == 8
     again = await import_openai(target, file.getvalue())
     assert again.copied == 8
+
+
+@pytest.mark.anyio
+async def test_of_a_file_that_is_refused_nothing_comes_in(target: AgentStore) -> None:
+    first: dict[str, Any] = {"session_id": "a", "messages": [{"role": "user", "content": "hi"}]}
+    second: dict[str, Any]
+    for second, problem in (
+        ({"messages": []}, "conversation 2"),
+        ({"session_id": "b", "messages": 5}, "messages of b"),
+    ):
+        with pytest.raises(ImportDataError, match=problem):
+            await import_openai(target, f"{json.dumps(first)}\n{json.dumps(second)}".encode())
+        assert await everything(target) == {}
+
+
+@pytest.mark.anyio
+async def test_an_empty_session_id_is_not_a_missing_one(target: AgentStore) -> None:
+    with pytest.raises(InvalidIdError):
+        await import_openai(target, b'[{"role": "user", "content": "hi"}]', session_id="")
+
+
+@pytest.mark.anyio
+async def test_what_is_there_for_another_scope_is_not_what_is_imported(target: AgentStore) -> None:
+    data = b'[{"role": "user", "content": "hi"}]'
+    for scope, outcome in (("one", (1, 0)), ("one", (0, 1)), (None, (0, 1))):
+        report = await import_openai(target, data, session_id="s", scope=scope)
+        assert (report.copied, report.present) == outcome
+    report = await import_openai(target, data, session_id="s", scope="two")
+    assert report.not_copied == {"s": "session s has another scope"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("part", [{"type": "text", "text": "x"}, {"type": "else"}, {"type": "image", "data": "%"}])
+async def test_a_part_that_says_that_it_has_base64_does_not_make_a_transcript_unreadable(
+    target: AgentStore, part: dict[str, Any]
+) -> None:
+    chat = [{"role": "user", "content": [part | {"encoding": "base64"}]}]
+    report = await import_openai(target, json.dumps(chat).encode(), session_id="s")
+    assert [note.outcome for note in report.notes] == ["kept"]
+    (message,) = await agent(target).session("s").load()
+    assert message.role == "user"
+    assert openai_from_records(records_from_openai(chat).value).value == chat
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "message",
+    [
+        "text",
+        {"content": "nobody"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": [5]},
+        {"role": "assistant", "content": "", "tool_calls": [{"name": "look"}]},
+    ],
+)
+async def test_a_record_that_is_no_message_costs_its_conversation_and_no_other(
+    target: AgentStore, message: Any
+) -> None:
+    await target.sessions.append("a", [{"kind": "message", "message": message}])
+    await target.sessions.append("b", [{"kind": "message", "message": {"role": "user", "content": "hi"}}])
+    file = io.BytesIO()
+    report = await export_openai(target, file)
+    assert report.not_exported["a"].startswith("records[0] is damaged: not a message: ")
+    assert json.loads(file.getvalue()) == {"session_id": "b", "messages": [{"role": "user", "content": "hi"}]}
+    assert list((await export_claude(target, file, session_id="a")).not_exported) == ["a"]
+
+
+@pytest.mark.anyio
+async def test_a_run_without_a_session_has_no_transcript_to_export(target: AgentStore) -> None:
+    await agent(target).run("hello", run_id="job")
+    file = io.BytesIO()
+    assert (await export_openai(target, file)).conversations == 0
+    named = await export_openai(target, file, session_ids=["job.run"])
+    assert (named.conversations, list(named.not_exported), file.getvalue()) == (0, ["job.run"], b"")

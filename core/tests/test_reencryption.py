@@ -21,7 +21,7 @@ from core.tests.session_world import World, awaiting, elsewhere_running, finishe
 from plugins.redis.tests.servers import VALKEY, shared
 
 from perdure import AgentStore, open_store
-from perdure.at_rest import EncodedJournal, Encryption, KeyRing, ReencryptReport, reencrypt
+from perdure.at_rest import Compression, EncodedJournal, Encryption, KeyRing, ReencryptReport, reencrypt
 from perdure.backend import Head, Journal, Key, Part, Replace, journal_stores
 from perdure.cli.codecs import load_codec
 from perdure.cli.output import CommandError
@@ -329,6 +329,19 @@ async def test_a_store_that_was_in_use_is_encrypted_and_then_strict() -> None:
     assert (await outcome_of(world))[-1] == "re: paid ann"
     stored = [await inner.read(Key(part, "s")) for part in (Part.SESSIONS, Part.RUNS)]
     assert all(item.startswith(b"\xf5PE") for found in stored if found is not None for item in found.items)
+
+
+async def test_what_has_become_too_large_is_kept_and_keeps_nothing_else_from_it() -> None:
+    inner, clock = MemoryJournal(), ManualClock()
+    store = bundle(inner, OLD, clock=clock)
+    for name, size in (("a", 10), ("b", 3000), ("c", 10)):
+        await store.sessions.append(name, [{"text": "x" * size}])
+    stores = journal_stores(EncodedJournal(inner, [Compression(max_size=1000), Encryption(KeyRing([NEW, OLD]))]))
+    now = AgentStore(sessions=stores.sessions, checkpoints=stores.checkpoints, approvals=stores.approvals, clock=clock)
+    report = await reencrypt(now)
+    assert (report.sessions, list(report.kept)) == (("a", "c"), ["sessions b"])
+    assert "the limit is 1000" in report.kept["sessions b"]
+    assert (await now.checkpoints.list()).items == ()  # and no claim is left
 
 
 async def test_archives_and_runs_without_a_session_are_rewritten_too() -> None:

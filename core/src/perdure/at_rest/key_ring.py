@@ -46,6 +46,8 @@ class KeyRing:
     @classmethod
     def parse(cls, text: str) -> KeyRing:
         """Make a ring of keys in base64, separated by spaces, newlines or commas; the first one writes."""
+        if not isinstance(text, str):
+            raise InvalidArgumentError("keys", f"must be text, not a {type(text).__name__}")
         keys: list[bytes] = []
         for number, word in enumerate(filter(None, _BETWEEN.split(text)), 1):
             try:

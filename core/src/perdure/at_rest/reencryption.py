@@ -18,6 +18,7 @@ from perdure.conversation import Claim, busy, settle
 from perdure.errors import (
     CodecError,
     InvalidArgumentError,
+    RecordTooLargeError,
     SessionBusyError,
     StoreCorruptedError,
     VersionConflictError,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from perdure.journal.contract import JournalSnapshot
 
 CLAIM: Final = "copying"
+
+_UNWRITABLE: Final = (CodecError, RecordTooLargeError, StoreCorruptedError)
+"""What is wrong with one key, and stops no other."""
 
 _MOVED: Final = "it was written to meanwhile"
 _PENDING: Final = "a turn is pending, and this store cannot rewrite it together with its transcript"
@@ -113,7 +117,7 @@ class _Reencryption:
                     await self._undo_left(part, name)
             except (VersionConflictError, OwnershipLostError):
                 self._keep(part, name, _MOVED)
-            except (CodecError, SessionBusyError, StoreCorruptedError) as error:
+            except (*_UNWRITABLE, SessionBusyError) as error:
                 self._keep(part, name, str(error))
 
     async def _undo_left(self, part: Part, name: str) -> None:
@@ -151,7 +155,7 @@ class _Reencryption:
         with await Claim.take(self.store, name, found, CLAIM, at=max(times)) as claim:
             try:
                 await self._claimed(claim, found)
-            except (CodecError, StoreCorruptedError, VersionConflictError):
+            except (*_UNWRITABLE, VersionConflictError):
                 await claim.let_go()
                 raise
 

@@ -41,8 +41,8 @@ def export(
 ) -> None:
     """Write conversations to a file, from which `perdure import` makes them again.
 
-    Nothing is written to the store. A file is there whole or not at all. What was left out is named, and if a conversation
-    was, the exit code is 1.
+    Nothing is written to the store, but that what a process has left half done (a deletion, say) is finished or undone. A
+    file is there whole or not at all. What was left out is named, and if a conversation was, the exit code is 1.
     """
     if more:
         problem = f"there is one FILE, and {file!r} was taken for it"
@@ -77,10 +77,15 @@ async def _export(url: str | None, file: IO[bytes], session: list[str] | None, f
 def _written(name: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
     """Open what to write to; a file gets its name when all of it is on the disk."""
     if name == "-":
+        if sys.__stdout__ is None:
+            raise CommandError("standard output is closed", "Name a FILE.", ExitCode.CANNOT)
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    path = Path(name)
+    path = Path(name).resolve()  # a link stays one
+    if path.exists() and not path.is_file():  # the name of a pipe or a device would become that of a file
+        hint = "Name another file, or redirect standard output."
+        raise CommandError(f"{name} is no regular file", hint, ExitCode.CANNOT)
     if path.exists() and not overwrite:
         raise CommandError(f"{name} is there already", "Name another file, or give --overwrite.", ExitCode.CANNOT)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for its owner alone

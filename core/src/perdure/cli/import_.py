@@ -25,7 +25,7 @@ from perdure.cli.store_url import StoreOption, opened
 if TYPE_CHECKING:
     from perdure.interchange import ImportReport
 
-_CLAUDE = {"uuid", "parentUuid", "sessionId", "leafUuid", "isSidechain"}
+_CLAUDE = {"uuid", "parentUuid", "sessionId", "leafUuid", "isSidechain", "snapshot"}
 
 
 def import_(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from perdure import codec
 from perdure.archives import SUMMARY
 from perdure.cli.output import safe, safe_line, when_stored
 from perdure.contracts.records import Record
@@ -87,4 +88,8 @@ def call_text(call: ToolCall, arguments: Record | None = None) -> str:
 
 def compact(value: Any) -> str:
     """Return JSON as one safe line."""
-    return safe_line(json.dumps(value, ensure_ascii=False, default=repr))
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except ValueError:  # a number of more digits than Python writes by itself
+        text = codec.encode(value).decode("utf-8")
+    return safe_line(text)

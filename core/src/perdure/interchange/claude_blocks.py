@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure.interchange.notes import CHANGED, KEPT, Note
-from perdure.interchange.openai_parts import is_base64
+from perdure.interchange.notes import CHANGED, KEPT, LEFT_OUT, Note
+from perdure.interchange.openai_parts import is_base64, is_readable
 from perdure.runtime.messages import BASE64
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ RESULT: Final = "tool_result"
 _KINDS: Final = {"image": "image", "document": "file"}
 _BLOCKS: Final = {kind: block for block, kind in _KINDS.items()}
 _KNOWN: Final = ("text", "thinking", "redacted_thinking")
+_OF_RESULT: Final = {"type", "tool_use_id", "content", "is_error"}
+_OF_MESSAGE: Final = {"role", "content", "tool_calls", "tool_call_id", "is_error", "metadata"}
 
 
 def parts_from_blocks(content: object, where: str, notes: list[Note]) -> str | list[Record]:
@@ -44,9 +46,10 @@ def call_from_block(block: Record, where: str, notes: list[Note]) -> Record:
 
 def result_from_block(block: Record, where: str, notes: list[Note]) -> Record:
     """Return a `tool_result` block as a message of the role `tool`."""
-    known = ("type", "tool_use_id", "content", "is_error")
+    if clash := sorted(_OF_MESSAGE & (block.keys() - _OF_RESULT)):
+        notes.append(Note(where, LEFT_OUT, f"fields of a result that mean something else here: {', '.join(clash)}"))
     made: Record = {
-        **{key: value for key, value in block.items() if key not in (*known, "role", "tool_call_id")},
+        **{key: value for key, value in block.items() if key not in _OF_RESULT | _OF_MESSAGE},
         "role": "tool",
         "content": parts_from_blocks(block.get("content"), f"{where}.content", notes),
         "tool_call_id": str(block.get("tool_use_id")),
@@ -72,6 +75,7 @@ def block_from_result(message: Record) -> Record:
         "type": RESULT,
         "tool_use_id": message.get("tool_call_id"),
         "content": blocks_from_parts(message.get("content", "")),
+        **{key: value for key, value in message.items() if key not in _OF_RESULT | _OF_MESSAGE},
     }
     return made | ({"is_error": True} if message.get("is_error") else {})
 
@@ -100,9 +104,9 @@ def _part(block: object, where: str, notes: list[Note]) -> Record:
                 return {**rest, "type": _KINDS[kind], "url": url}
             case _:
                 pass
-    if kind not in _KNOWN:
+    if kind not in _KNOWN or not is_readable(block):
         notes.append(Note(where, KEPT, f"a block of the type {kind!r} stays as it is"))
-    return block
+    return block if is_readable(block) else {"type": "claude.block", "value": block}
 
 
 def _block(part: Record) -> Any:

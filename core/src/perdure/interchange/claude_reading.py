@@ -67,9 +67,8 @@ def drafts_from_claude(
     original = _original(entries)
     name = safe_id(original) if session_id is None else session_id
     drafts = [_draft(name, main, _state(original, entries), notes)]
-    for number, (agent, lines_aside) in enumerate(
-        sidechains([entry for entry in entries if entry not in main]).items()
-    ):
+    own = set(main)
+    for number, (agent, lines_aside) in enumerate(sidechains([entry for entry in entries if entry not in own]).items()):
         aside = safe_id(f"{name}.sidechain-{agent}")
         where = lines_aside[0].where
         notes.append(Note(where, CHANGED, f"a sidechain of {len(lines_aside)} lines became the session {aside}"))
@@ -90,13 +89,14 @@ def _state(original: str, entries: Sequence[Entry]) -> Record:
 
     A title counts only if it names a line of this file: titles of other files are written to wrong ones.
     """
-    known = {entry.uuid for entry in entries}
+    known = {entry.uuid for entry in entries} - {None}
     titles = [
         entry.value["summary"]
         for entry in entries
         if entry.kind == "summary"
         and isinstance(entry.value.get("summary"), str)
-        and entry.value.get("leafUuid") in known
+        and isinstance(leaf := entry.value.get("leafUuid"), str)
+        and leaf in known
     ]
     return {"claude_session_id": original} | ({"title": titles[-1]} if titles else {})
 
@@ -171,10 +171,10 @@ def _records(entry: Entry, belongs: bool, pieces: dict[str, Record], notes: list
     if message_id is not None and message_id in pieces:
         _add_piece(pieces[message_id], entry, notes)
         return []
-    made = _record(entry, _from_assistant(entry, notes))
+    (made,) = _carried(entry, [_record(entry, _from_assistant(entry, notes))])
     if message_id is not None:
         pieces[message_id] = made
-    return _carried(entry, [made])
+    return [made]
 
 
 def _foreign(entry: Entry) -> Record:
@@ -222,6 +222,8 @@ def _add_piece(record: Record, entry: Entry, notes: list[Note]) -> None:
     message, piece = record["message"], _from_assistant(entry, notes)
     said = [*_as_parts(message["content"]), *_as_parts(piece["content"])]
     message["content"] = said or ""
+    if piece["content"] and message.get("tool_calls"):
+        notes.append(Note(entry.where, CHANGED, "what is said behind a call was put before it"))
     if calls := [*message.get("tool_calls", ()), *piece.get("tool_calls", ())]:
         message["tool_calls"] = calls
     record[OWN].setdefault("pieces", []).append(_without_content(entry.value))

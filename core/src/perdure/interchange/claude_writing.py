@@ -9,6 +9,7 @@ from perdure.interchange.claude_blocks import block_from_call, block_from_result
 from perdure.interchange.claude_reading import CARRIED, FOREIGN, OWN, SAID
 from perdure.interchange.notes import CHANGED, Converted, Note
 from perdure.runtime.history import is_own
+from perdure.runtime.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,9 @@ def claude_from_transcripts(session_id: str, parts: Sequence[Sequence[Record]], 
     Returns:
         The lines as JSON objects, the same for the same records; and a note for each record that is none of a message:
         it goes out in a line of a type that only perdure reads.
+
+    Raises:
+        StoreCorruptedError: A record that says that it is a message is none.
     """
     writer = _Writer(session_id, at)
     for number, records in enumerate(parts):
@@ -48,6 +52,9 @@ class _Writer:
         self._last: str | None = None
 
     def add(self, records: Sequence[Record], *, behind_compaction: bool) -> None:
+        for place, record in enumerate(records):
+            if is_own(record):
+                Message.from_record(record["message"], f"records[{place}]")  # or it is said to be damaged
         place = 0
         while place < len(records):
             record = records[place]

@@ -8,19 +8,18 @@ from typing import IO, TYPE_CHECKING
 from perdure import codec
 from perdure.contracts.checkpoints import IDLE
 from perdure.conversation import journal_of, settle
-from perdure.errors import SessionBusyError, SessionHalfCopiedError, StoreCorruptedError
+from perdure.errors import NotJsonError, SessionBusyError, SessionHalfCopiedError, StoreCorruptedError
 from perdure.interchange.claude_writing import claude_from_transcripts
-from perdure.interchange.notes import LEFT_OUT, Note
+from perdure.interchange.notes import LEFT_OUT, Converted, Note
 from perdure.interchange.openai_chat import openai_from_records
 from perdure.interchange.perdure_lines import footer, header, lines_of
-from perdure.moving.snapshots import Snapshot, load_turn, read_unclaimed
-from perdure.moving.walking import approvals, keys
+from perdure.moving.snapshots import Snapshot, read_unclaimed
+from perdure.moving.walking import approvals, is_alone, keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from perdure.bundle import AgentStore
-    from perdure.contracts.approvals import Approval
     from perdure.contracts.records import Record
 
 
@@ -76,7 +75,7 @@ async def export_conversations(
             if isinstance(approval, StoreCorruptedError):
                 if str(approval) not in report.not_exported.values():  # else its conversation says so
                     report.not_exported[name] = str(approval)
-            elif journal_of(approval) not in report.not_exported and await _is_alone(store, approval):
+            elif journal_of(approval) not in report.not_exported and await is_alone(store, approval):
                 file.writelines(lines_of(Snapshot(name, approvals=(approval,))))
                 report.approvals += 1
     file.write(footer(report.conversations))
@@ -87,26 +86,45 @@ async def export_openai(
     store: AgentStore, file: IO[bytes], *, session_ids: Sequence[str] | None = None
 ) -> ExportReport:
     """Write transcripts as chat messages of OpenAI's form, a conversation a line: `{"session_id": ..., "messages": [...]}`."""
-    report = ExportReport()
-    async for snapshot in _snapshots(store, session_ids, report):
-        for transcript in snapshot.sessions[-1:]:
-            made = openai_from_records(transcript.records)
-            line: Record = {"session_id": snapshot.key, "messages": made.value}
-            file.write(codec.encode(line, snapshot.key) + b"\n")
-            _note(report, snapshot, made.notes)
-        _count(report, snapshot)
-    return report
+
+    def lines(snapshot: Snapshot) -> Converted[list[Record]]:
+        made = openai_from_records(snapshot.sessions[-1].records)
+        return Converted([{"session_id": snapshot.key, "messages": made.value}], made.notes)
+
+    return await _export(store, file, session_ids, lines)
 
 
 async def export_claude(store: AgentStore, file: IO[bytes], *, session_id: str) -> ExportReport:
     """Write one conversation as a Claude-shaped transcript, with what its archives hold before its compactions."""
+
+    def lines(snapshot: Snapshot) -> Converted[list[Record]]:
+        at = snapshot.sessions[-1].created_at.isoformat()
+        return claude_from_transcripts(session_id, list(_parts(snapshot)), at=at)
+
+    return await _export(store, file, [session_id], lines)
+
+
+async def _export(
+    store: AgentStore,
+    file: IO[bytes],
+    session_ids: Sequence[str] | None,
+    convert: Callable[[Snapshot], Converted[list[Record]]],
+) -> ExportReport:
+    """Write the transcripts of conversations in another format; what cannot be converted keeps no other from it."""
     report = ExportReport()
-    async for snapshot in _snapshots(store, [session_id], report):
-        at = snapshot.sessions[-1].created_at.isoformat() if snapshot.sessions else ""
-        made = claude_from_transcripts(session_id, list(_parts(snapshot)), at=at)
-        file.writelines(codec.encode(line, "line") + b"\n" for line in made.value)
+    async for snapshot in _snapshots(store, session_ids, report):
+        try:
+            made: Converted[list[Record]] = convert(snapshot) if snapshot.sessions else Converted([])
+            lines = [codec.encode(line, "line") + b"\n" for line in made.value]
+        except (StoreCorruptedError, NotJsonError) as error:
+            report.not_exported[snapshot.key] = str(error)
+            continue
+        file.writelines(lines)
         _note(report, snapshot, made.notes)
-        _count(report, snapshot)
+        if snapshot.sessions:
+            _count(report, snapshot)
+        elif session_ids is not None:
+            report.not_exported[snapshot.key] = "it has no transcript, and this format has nothing else"
     return report
 
 
@@ -114,8 +132,7 @@ def _parts(snapshot: Snapshot) -> Iterator[Sequence[Record]]:
     """Yield the records of each archive as far as the summary behind it stands for it, and those of the transcript."""
     for transcript, behind in zip(snapshot.sessions, snapshot.sessions[1:], strict=False):
         yield transcript.records[: behind.records[0].get("archived", 0)]
-    if snapshot.sessions:
-        yield snapshot.sessions[-1].records
+    yield snapshot.sessions[-1].records
 
 
 async def _snapshots(
@@ -156,13 +173,3 @@ def _note(report: ExportReport, snapshot: Snapshot, notes: Sequence[Note]) -> No
         found.append(Note("approvals", LEFT_OUT, f"{len(snapshot.approvals)} approvals are not exported"))
     if found:
         report.notes[snapshot.key] = found
-
-
-async def _is_alone(store: AgentStore, approval: Approval) -> bool:
-    """Whether an approval belongs to no conversation that is there."""
-    key = journal_of(approval)
-    if approval.session_id is not None:
-        held = "sessions" in store and await store.sessions.load(key, limit=0) is not None
-        return not held and await load_turn(store, key) is None
-    turn = await load_turn(store, key)
-    return turn is None or turn.head.run_id != approval.run_id

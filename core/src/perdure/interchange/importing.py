@@ -90,18 +90,21 @@ async def import_openai(
         strict: Whether a damaged line is an error; else it is left out, with a note.
 
     Raises:
-        ImportDataError: The data is damaged, or names no session id and none is given.
+        ImportDataError: The data is damaged, or names no session id and none is given. Nothing was written.
     """
     report = ImportReport()
     found = list(_openai_conversations(data, report.notes, strict=strict))
+    drafts: list[Draft] = []
     for number, (name, messages) in enumerate(found, 1):
         given = session_id if session_id is None or len(found) == 1 else f"{session_id}-{number}"
         if given is None and name is None:
             raise unusable(f"conversation {number}", "names no session id", "Give one: session_id=ID, or --session ID.")
-        made = records_from_openai(messages)
-        chosen = given or safe_id(name or "")
+        chosen = safe_id(name or "") if given is None else given
+        made = records_from_openai(messages, f"the messages of {chosen}")
         report.notes += [Note(f"{chosen}, {note.where}", note.outcome, note.what) for note in made.notes]
-        await _bring_draft(store, Draft(chosen, made.value), scope, report)
+        drafts.append(Draft(chosen, made.value))
+    for draft in drafts:
+        await _bring_draft(store, draft, scope, report)
     return report
 
 
@@ -148,6 +151,8 @@ def _unlike(wanted: Snapshot, found: Snapshot) -> str | None:
         name = f"session {transcript.session_id}"
         if known is None:
             return f"{name} is missing"
+        if transcript.scope not in (None, known.scope):
+            return f"{name} has another scope"
         if known.count < transcript.count:
             return f"{name} has {known.count} records, and the file {transcript.count}"
         if problem := first_difference(record_facts(name, transcript.records, known.records)):

@@ -11,7 +11,7 @@ from perdure.interchange.lines import unusable
 from perdure.interchange.notes import CHANGED, KEPT, LEFT_OUT, Converted, Note
 from perdure.interchange.openai_parts import part_from_openai, part_to_openai
 from perdure.runtime.history import is_own
-from perdure.runtime.messages import RECORD_VERSION
+from perdure.runtime.messages import RECORD_VERSION, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,11 +25,12 @@ _FOREIGN: Final = "openai.message"
 _USED: Final = ("role", "content", "tool_calls", "tool_call_id", "function_call")
 
 
-def records_from_openai(messages: object) -> Converted[list[Record]]:
+def records_from_openai(messages: object, where: str = "the messages") -> Converted[list[Record]]:
     """Make records of a transcript from chat messages.
 
     Args:
         messages: A list of messages, as parsed from JSON.
+        where: What to call them in an error.
 
     Returns:
         The records, and a note for everything that is not as it was. Calls and results are repaired, see
@@ -39,7 +40,7 @@ def records_from_openai(messages: object) -> Converted[list[Record]]:
         ImportDataError: It is no list of messages.
     """
     if not isinstance(messages, list):
-        raise unusable("the messages", f"are a {type(messages).__name__}, where a list is needed")
+        raise unusable(where, f"are a {type(messages).__name__}, where a list is needed")
     notes: list[Note] = []
     records = [_record(message, f"messages[{place}]", notes) for place, message in enumerate(messages)]
     repaired = repair_calls(records)
@@ -50,6 +51,9 @@ def openai_from_records(records: Sequence[Record]) -> Converted[list[Any]]:
     """Make chat messages from the records of a transcript.
 
     What a model does not see (records of others) is left out, with a note, unless it came from such messages.
+
+    Raises:
+        StoreCorruptedError: A record that says that it is a message is none.
     """
     notes: list[Note] = []
     if (archive := archive_named_by(records)) is not None:
@@ -139,6 +143,7 @@ def _arguments(given: object, where: str, notes: list[Note]) -> Record:
     if isinstance(given, str):
         try:
             arguments = codec.decode(given.encode("utf-8", "surrogatepass"))
+            codec.encode(arguments)  # what is read may be more than can be stored: 1e999, a split pair, too deep
         except ValueError:
             arguments = None
         if isinstance(arguments, dict):
@@ -158,6 +163,7 @@ def _messages(record: Record, where: str, notes: list[Note]) -> Iterator[Any]:
     else:
         if record["kind"] != "message":
             notes.append(Note(where, CHANGED, "a summary goes out as a message of the user"))
+        Message.from_record(record["message"], where)  # or it is said to be damaged
         yield _message(record["message"], where, notes)
 
 

@@ -21,7 +21,7 @@ def part_from_openai(part: object, where: str, notes: list[Note]) -> Record:
     """Return a part as we store it; one that is not understood stays as it is, with a note."""
     if isinstance(part, dict):
         match part:
-            case {"type": "text", "text": str()}:
+            case {"type": "text", "text": str()} if is_readable(part):
                 return part
             case {"type": "image_url", "image_url": {"url": str(url), **rest}} if set(part) == {"type", "image_url"}:
                 return {"type": "image", **_from_url(url), **_kept(rest)}
@@ -34,7 +34,7 @@ def part_from_openai(part: object, where: str, notes: list[Note]) -> Record:
             case _:
                 pass
     notes.append(Note(where, KEPT, "a part of a type that is not known stays as it is"))
-    return part if isinstance(part, dict) else {"type": "openai.part", "value": part}
+    return part if isinstance(part, dict) and is_readable(part) else {"type": "openai.part", "value": part}
 
 
 def part_to_openai(part: Record, where: str, notes: list[Note]) -> object:
@@ -57,6 +57,12 @@ def part_to_openai(part: Record, where: str, notes: list[Note]) -> object:
         case _:
             notes.append(Note(where, CHANGED, f"a part of the type {part.get('type')!r} goes out as it is"))
             return part
+
+
+def is_readable(part: Record) -> bool:
+    """Whether a part does not say that it has base64, or has it: a transcript with another one could not be read."""
+    data = part.get("data")
+    return part.get("encoding") != BASE64 or (isinstance(data, str) and is_base64(data))
 
 
 def is_base64(text: str) -> bool:

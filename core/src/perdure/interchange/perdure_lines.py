@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure import codec
 from perdure.archives import archive_of
 from perdure.contracts.approvals import Approval
-from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
+from perdure.contracts.checkpoints import IDLE, TURN_STATUSES, Checkpoint, CheckpointHead
 from perdure.contracts.ids import check_approval_id, check_checkpoint_key
 from perdure.contracts.sessions import Transcript
 from perdure.conversation import journal_of
 from perdure.errors import PerdureError, SchemaVersionError
 from perdure.interchange.lines import read_lines, unusable
 from perdure.interchange.notes import LEFT_OUT, Note
-from perdure.moving.snapshots import Snapshot
+from perdure.moving.snapshots import Snapshot, unowned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "perdure"
 VERSION: Final = 1
 _OPEN: Final = ("conversation", "session", "record", "turn", "entry", "approval")
-_SESSION: Final = ("session_id", "version", "count", "rewritten", "scope", "state")
+_SESSION: Final = ("session_id", "version", "count", "rewritten", "scope")
 
 
 def header(at: datetime) -> bytes:
@@ -58,32 +58,35 @@ def footer(conversations: int) -> bytes:
 def lines_of(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the lines of a conversation."""
     digest, number = hashlib.sha256(), 0
-    for value in _values(snapshot):
-        line = _line(value)
+    for line in _lines(snapshot):
         digest.update(line)
         number += 1
         yield line
     yield _line({"type": "conversation-end", "key": snapshot.key, "lines": number, "sha256": digest.hexdigest()})
 
 
-def _line(value: Record) -> bytes:
-    return codec.encode(value, "line") + b"\n"
+def _line(value: Record, name: str | None = None, stored: bytes = b"") -> bytes:
+    """Return a line; what is stored goes into it as it is, since it may be as deep as a value may be."""
+    line = codec.encode(value, "line")
+    if name is not None:
+        line = line[:-1] + b"," + codec.encode(name) + b":" + stored + b"}"
+    return line + b"\n"
 
 
-def _values(snapshot: Snapshot) -> Iterator[Record]:
-    yield {"type": "conversation", "key": snapshot.key}
+def _lines(snapshot: Snapshot) -> Iterator[bytes]:
+    yield _line({"type": "conversation", "key": snapshot.key})
     for transcript in snapshot.sessions:
         facts = {name: getattr(transcript, name) for name in _SESSION}
-        yield {"type": "session", **facts, **_times(transcript)}
+        yield _line({"type": "session", **facts, **_times(transcript)}, "state", codec.encode(transcript.state))
         for record in transcript.records:
-            yield {"type": "record", "record": record}
+            yield _line({"type": "record"}, "record", codec.encode(record))
     if (turn := snapshot.turn) is not None:
-        facts = {"key": turn.key, "version": turn.version, "count": len(turn.entries), "head": turn.head.to_record()}
-        yield {"type": "turn", **facts, **_times(turn)}
+        facts = {"key": turn.key, "version": turn.version, "count": len(turn.entries)}
+        yield _line({"type": "turn", **facts, **_times(turn)}, "head", codec.encode(turn.head.to_record()))
         for entry in turn.entries:
-            yield {"type": "entry", "entry": entry}
+            yield _line({"type": "entry"}, "entry", codec.encode(entry))
     for approval in snapshot.approvals:
-        yield {"type": "approval", "version": approval.version, "approval": codec.decode(approval.encode())}
+        yield _line({"type": "approval", "version": approval.version}, "approval", approval.encode())
 
 
 def _times(part: Transcript | Checkpoint) -> Record:
@@ -106,20 +109,24 @@ def read_snapshots(lines: Iterable[bytes], notes: list[Note]) -> Iterator[Snapsh
     _check_header(next(source, None))
     gathered: list[Line] = []
     ended = False
+    told = 0  # conversations that were read, or are named in a note
     for line in source:
         kind = line.value.get("type") if isinstance(line.value, dict) else None
         if kind == "conversation" and gathered:
             notes.append(_cut_short(gathered))
-            gathered = []
+            gathered, told = [], told + 1
         if kind in _OPEN:
             gathered.append(line)
         elif kind == "conversation-end":
             snapshot = _checked(gathered, line, notes)
             gathered = []
+            told += snapshot is None or not snapshot.is_alone
             if snapshot is not None:
                 yield snapshot
         elif kind == "export-end":
             ended = True
+            notes.extend(_missing(line, told))
+            told = 0
         else:
             notes.append(Note(f"line {line.number}", LEFT_OUT, f"a line of the type {kind!r} is not known"))
     if gathered:
@@ -146,6 +153,14 @@ def _cut_short(gathered: list[Line]) -> Note:
     )
 
 
+def _missing(end: Line, told: int) -> Iterator[Note]:
+    """Yield a note if the last line of an export counts more conversations than were told of."""
+    wanted = end.value.get("conversations")
+    if type(wanted) is int and wanted > told:
+        what = f"the export had {wanted} conversations, and {wanted - told} of them are missing from it"
+        yield Note(f"line {end.number}", LEFT_OUT, what)
+
+
 def _checked(gathered: list[Line], end: Line, notes: list[Note]) -> Snapshot | None:
     """Return the conversation that some lines tell of, if they are what was written."""
     digest = hashlib.sha256(b"".join(line.data + b"\n" for line in gathered)).hexdigest()
@@ -157,7 +172,7 @@ def _checked(gathered: list[Line], end: Line, notes: list[Note]) -> Snapshot | N
         return None
     try:
         return _snapshot([line.value for line in gathered])
-    except (PerdureError, KeyError, TypeError, ValueError) as error:
+    except (PerdureError, AttributeError, KeyError, TypeError, ValueError) as error:
         notes.append(Note(f"line {end.number}", LEFT_OUT, f"the conversation {key} cannot be read: {error}"))
         return None
 
@@ -174,12 +189,20 @@ def _snapshot(values: list[Record]) -> Snapshot:
             head = CheckpointHead.from_record(value["head"], "turn.head")
             entries = _behind(value, rest, "entry")
             turn = Checkpoint(value["key"], _number(value, "version", 1), entries, head, *_instants(value))
+            turn = _released(turn)
         else:
             approval = codec.encode(value["approval"])
             approvals.append(Approval.decode(approval, _number(value, "version", 1), "approval"))
     made = Snapshot(values[0]["key"], tuple(sessions), turn, tuple(approvals))
     _require_one(made)
     return made
+
+
+def _released(turn: Checkpoint) -> Checkpoint:
+    """Return a turn that nobody owns and nothing claims, as an export writes it: a claim would say what to do with it."""
+    if turn.head.status not in (IDLE, *TURN_STATUSES):
+        raise ValueError(f"its turn is {turn.head.status!r}, which no export says")
+    return unowned(turn)
 
 
 def _behind(value: Record, rest: Iterator[Record], kind: str) -> list[Record]:
@@ -214,7 +237,7 @@ def _require_one(made: Snapshot) -> None:
 
 
 def _transcript(value: Record, records: list[Record]) -> Transcript:
-    facts: dict[str, Any] = {name: value[name] for name in _SESSION}
+    facts: dict[str, Any] = {name: value[name] for name in (*_SESSION, "state")}
     for name, least in (("version", 1), ("rewritten", 0)):
         _number(value, name, least)
     created, updated = _instants(value)

@@ -125,9 +125,10 @@ class Arrival:
         """
         plans = [await self._planned(transcript) for transcript in self.snapshot.sessions]
         approvals = [approval for approval in self.snapshot.approvals if await self._is_wanted(approval)]
-        names = {transcript.session_id for transcript in self.snapshot.sessions}
-        self._made = Making(frozenset(names), frozenset(approval.id for approval in self.snapshot.approvals))
+        missing = {planned.transcript.session_id for planned in plans if planned.done < len(planned.writes)}
+        self._made = Making(frozenset(missing), frozenset(approval.id for approval in approvals))
         await self._affirm(self._note() | self._made.note())
+        names = {transcript.session_id for transcript in self.snapshot.sessions}
         await self._clear(self._begun.sessions - names, self._begun.approvals - self._made.approvals)
         for planned in plans:
             await self._write(planned)
@@ -151,7 +152,7 @@ class Arrival:
         return self.journal.version
 
     async def undo(self) -> None:
-        """Delete what was made, and the turn journal last."""
+        """Delete what was made, never what was there before, and the turn journal last."""
         if self.journal is not None:
             await self._clear(self._made.sessions | self._begun.sessions, self._made.approvals | self._begun.approvals)
             await self.journal.delete()

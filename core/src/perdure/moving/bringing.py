@@ -70,12 +70,12 @@ async def bring_alone(store: AgentStore, approval: Approval, report: CopyReport)
     """Write an approval of which no conversation knows any more, unless it is there already."""
     try:
         there = await store.approvals.get(approval.id)
-    except StoreCorruptedError as error:
+        if there is None:
+            there = await store.approvals.create(approval, version=approval.version)
+            report.approvals += 1
+    except (VersionConflictError, *DAMAGE) as error:
         report.not_copied[approval.id] = f"at the target {error}"
         return
-    if there is None:
-        there = await store.approvals.create(approval, version=approval.version)
-        report.approvals += 1
     if problem := first_difference(approval_facts(approval, there)):
         report.not_copied[approval.id] = problem
 
@@ -98,7 +98,7 @@ async def _written(store: AgentStore, snapshot: Snapshot) -> None:
     async with await Arrival.at(store, snapshot, version=first) as arrival:
         try:
             await arrival.write()
+            await arrival.release()
         except (DifferentError, InvalidArgumentError, InvalidIdError, *DAMAGE):
             await arrival.undo()
             raise
-        await arrival.release()

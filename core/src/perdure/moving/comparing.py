@@ -53,13 +53,15 @@ def session_facts(wanted: Transcript, found: Transcript | None) -> Iterator[Fact
     yield f"{name} is missing", True, found is not None
     if found is None:
         return
-    yield f"{name} is at another version ({found.version}, not {wanted.version})", wanted.version, found.version
-    yield f"{name} has another number of records", wanted.count, found.count
-    for field in ("scope", "created_at", "updated_at"):
-        yield f"{name} has another {field}", getattr(wanted, field), getattr(found, field)
+    yield f"{name} has another number of records ({found.count}, not {wanted.count})", wanted.count, found.count
+    yield f"{name} has another scope", wanted.scope, found.scope
+    yield from record_facts(name, wanted.records, found.records)
     yield f"{name} has another state", codec.encode(wanted.state), codec.encode(found.state)
     yield f"{name} was rewritten, or was not", wanted.rewritten > 0, found.rewritten > 0
-    yield from record_facts(name, wanted.records, found.records)
+    # Last, since they say least to people: what is imported from another format has a version that was drawn just now.
+    yield f"{name} is at another version ({found.version}, not {wanted.version})", wanted.version, found.version
+    for field in ("created_at", "updated_at"):
+        yield f"{name} has another {field}", getattr(wanted, field), getattr(found, field)
 
 
 def record_facts(name: str, wanted: Sequence[Record], found: Sequence[Record]) -> Iterator[Fact]:

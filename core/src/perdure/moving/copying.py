@@ -32,7 +32,7 @@ from perdure.moving.bringing import DAMAGE, bring_alone
 from perdure.moving.comparing import difference
 from perdure.moving.reports import CopyReport
 from perdure.moving.snapshots import has_stayed, read_snapshot, read_unclaimed
-from perdure.moving.walking import approvals, count, keys
+from perdure.moving.walking import approvals, count, is_alone, keys
 from perdure.ownership.leases import OwnershipLostError
 
 if TYPE_CHECKING:
@@ -207,29 +207,32 @@ class _Copying:
         async with await Arrival.at(self.target, snapshot, version=first, also=affirm) as arrival:
             try:
                 await arrival.write()
+                if not await has_stayed(self.source, snapshot):
+                    raise SessionBusyError(snapshot.key)
+                if claim is not None:
+                    await arrival.catch_up(claim.journal.version)
+                    await claim.let_go()
+                await arrival.release()
             except (DifferentError, *DAMAGE):
                 await arrival.undo()
                 raise
-            if not await has_stayed(self.source, snapshot):
-                raise SessionBusyError(snapshot.key)
-            if claim is not None:
-                await arrival.catch_up(claim.journal.version)
-                await claim.let_go()
-            await arrival.release()
         self.report.copied += 1
         self.report.records += sum(transcript.count for transcript in snapshot.sessions)
         self.report.approvals += len(snapshot.approvals)
         return "copied"
 
     async def _lone_approvals(self) -> None:
-        """Copy approvals of runs that are over, of which no conversation knows any more."""
+        """Copy approvals of runs that are over, of which no conversation knows any more.
+
+        One of a conversation that has come or gone on since it was looked at waits for the next copy, which brings both.
+        """
         if "approvals" not in self.source:
             return
         async for name, approval in approvals(self.source):
             if isinstance(approval, StoreCorruptedError):
                 if str(approval) not in self.report.not_copied.values():  # else its conversation says so
                     self.report.not_copied[name] = str(approval)
-            elif journal_of(approval) not in self.report.not_copied:
+            elif journal_of(approval) not in self.report.not_copied and await is_alone(self.source, approval):
                 await bring_alone(self.target, approval, self.report)
 
     async def _left_halves(self) -> None:

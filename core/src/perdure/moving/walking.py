@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from perdure.archives import archive_of, readable_archives_of
 from perdure.behind_damage import each
-from perdure.conversation import noted_archives
+from perdure.conversation import journal_of, noted_archives
 from perdure.errors import StoreCorruptedError
 from perdure.moving.snapshots import load_turn
 
@@ -51,6 +51,16 @@ async def approvals(store: AgentStore) -> AsyncIterator[tuple[str, Approval | St
         store.approvals, store.approvals.list, store.approvals.get, lambda item: item.id, by_id=False
     ):
         yield found
+
+
+async def is_alone(store: AgentStore, approval: Approval) -> bool:
+    """Whether an approval belongs to no conversation that is there."""
+    key = journal_of(approval)
+    if approval.session_id is not None:
+        held = "sessions" in store and await store.sessions.load(key, limit=0) is not None
+        return not held and await load_turn(store, key) is None
+    turn = await load_turn(store, key)
+    return turn is None or turn.head.run_id != approval.run_id
 
 
 async def _sessions(store: AgentStore) -> AsyncIterator[tuple[str, SessionInfo | Transcript | StoreCorruptedError]]:
