@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from perdure import Agent, AgentStore, Message, Tool, ToolCall, ToolContext, TurnResult, tool
 from perdure.errors import InvalidArgumentError, PropagatingToolError
@@ -108,6 +108,7 @@ def test_partial_method_and_callable_object() -> None:
         {"timeout": 30},
         {"timeout": timedelta(seconds=-1)},
         {"approval_timeout": 30},
+        {"approval_timeout": timedelta.max},
         {"needs_approval": "yes"},
         {"needs_approval": None},
     ],
@@ -183,6 +184,17 @@ async def test_arguments_that_do_not_fit_go_back_to_the_model(store: AgentStore,
     assert (result.finish_reason, ran) == ("stop", [])  # nobody is asked to approve a call that cannot run
     assert answers(result)[0].is_error
     assert answers(result)[0].text.startswith("the arguments do not fit: ")
+
+
+async def test_a_validator_that_raises_anything_else_is_an_answer_too(store: AgentStore) -> None:
+    """Else each attempt at the turn would ask the model anew, and fail in the same way."""
+
+    @tool
+    def f(room: Annotated[str, AfterValidator({"a": 1}.__getitem__)]) -> str:
+        return f"room {room}"
+
+    result = await use(store, f, calls=[ToolCall("c1", "f", {"room": name}) for name in "ab"])
+    assert [answer.text for answer in answers(result)] == ["room 1", "the arguments cannot be checked: KeyError: 'b'"]
 
 
 async def test_an_unknown_tool_goes_back_to_the_model(store: AgentStore) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 
 from perdure import codec
+from perdure.contracts.store import describe
 from perdure.runtime.tools import ToolArgumentsError
 
 if TYPE_CHECKING:
@@ -47,4 +48,6 @@ class Arguments:
                 f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}" for problem in error.errors()
             )
             raise ToolArgumentsError(f"the arguments do not fit: {problems}") from error
+        except Exception as error:  # of a validator of the application, which a retry would meet again
+            raise ToolArgumentsError(f"the arguments cannot be checked: {describe(error)}") from error
         return {name: getattr(model, field) for field, name in self._names.items()}

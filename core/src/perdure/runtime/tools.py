@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from perdure.runtime.arguments import Arguments
 
 _NAME: Final = re.compile("[A-Za-z0-9_-]{1,64}")
+_LONGEST: Final = timedelta(days=366_000)
+"""The longest time that a human may be given: the end of one that is much longer has no date."""
 _NAME_RULE: Final = "1 to 64 characters of A-Z a-z 0-9 _ -"
 
 InDoubt: TypeAlias = Literal["rerun", "fail", "ask"]
@@ -128,6 +130,8 @@ class Tool:
             duration = getattr(self, name)
             if duration is not None and (not isinstance(duration, timedelta) or duration < timedelta(0)):
                 raise InvalidArgumentError(name, "must be a timedelta of 0 or more, or None")
+        if self.approval_timeout is not None and self.approval_timeout > _LONGEST:
+            raise InvalidArgumentError("approval_timeout", f"must be {_LONGEST.days} days at most, or None: for ever")
 
     @property
     def schema(self) -> ToolSchema:
