@@ -95,6 +95,27 @@ def test_the_journal_is_the_model(
     run(compare(journal, script, data))
 
 
+@pytest.mark.parametrize("power", [32, 53, 63, 100, 20_000])
+def test_a_window_may_be_larger_than_any_list(run: Runner, journal: RedisJournal, power: int) -> None:
+    number = 2**power
+
+    async def read() -> None:
+        key = Key(Part.SESSIONS, "windows")
+        await journal.write([Append(key, (b"1", b"2"), Head(), None, START, 1)])
+        for window, left in (
+            ({"limit": number}, [b"1", b"2"]),
+            ({"last": number}, [b"1", b"2"]),
+            ({"after": 1, "limit": number}, [b"2"]),
+            ({"after": number, "limit": number}, []),
+        ):
+            found = await journal.read(key, **window)
+            assert found is not None
+            assert found.items == left
+        await journal.write([Delete(key, None)])
+
+    run(read())
+
+
 examples = 0
 
 

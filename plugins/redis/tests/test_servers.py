@@ -211,50 +211,6 @@ async def test_settings_that_lose_nothing_are_not_told(servers: Servers, opened:
         await opened(server, waitaof="true")
 
 
-async def test_a_server_that_keeps_its_settings_secret_is_used_all_the_same(servers: Servers, append: Maker) -> None:
-    server = servers().start()
-    server.ask("ACL", "SETUSER", "app", "on", ">secret", "~perdure:*", "+@all", "-@admin", "-@dangerous")
-    journal = RedisJournal.from_url(StoreURL.parse(f"redis://app:secret@127.0.0.1:{server.port}"))
-    await journal.open()
-    assert "secret" not in journal.title
-    assert await journal.write([append("s", b"1", first=3)]) == (3,)
-    await journal.close()
-
-
-@pytest.mark.parametrize("command", ["del", "lset", "ltrim", "persist", "pexpire", "rpush", "time", "zadd", "zrem"])
-async def test_a_user_who_may_not_run_all_that_a_write_needs_writes_nothing(
-    server: Server, client: Redis, append: Maker, namespace: str, command: str
-) -> None:
-    name = f"without-{command}"
-    server.ask("ACL", "SETUSER", name, "on", ">secret", "~perdure:*", "+@all", f"-{command}")
-    await (complete := RedisJournal(client, namespace=namespace)).open()
-    await complete.write([append("s", b"1", b"2", first=1)])
-    async with Redis(port=server.port, username=name, password="secret") as limited:
-        journal = RedisJournal(limited, namespace=namespace, ttl=1000)
-        await journal.open()
-        for operation in (append("s", b"3"), Replace(append("s").key, 1, (b"3",), Head(), None, append("s").at)):
-            with pytest.raises(StoreUnavailableError, match=command.upper()) as caught:
-                await journal.write([operation])
-            assert not caught.value.retryable
-        found = await journal.read(append("s").key)
-    assert found is not None
-    assert (found.version, list(found.items)) == (1, [b"1", b"2"])
-    server.ask("ACL", "DELUSER", name)
-
-
-async def test_a_wait_that_is_refused_leaves_the_outcome_open(server: Server, append: Maker, namespace: str) -> None:
-    server.ask("ACL", "SETUSER", "impatient", "on", ">secret", "~perdure:*", "+@all", "-wait")
-    async with Redis(port=server.port, username="impatient", password="secret") as client:
-        journal = RedisJournal(client, namespace=namespace, wait=1)
-        await journal.open()
-        with pytest.raises(OutcomeUnknownError, match="wait"):
-            await journal.write([append("s", b"1", first=4)])
-        found = await journal.read(append("s").key)
-    assert found is not None
-    assert found.version == 4
-    server.ask("ACL", "DELUSER", "impatient")
-
-
 @pytest.mark.parametrize("options", [{}, {"ttl": 1000}])
 async def test_out_of_memory_writes_nothing_and_passes(
     servers: Servers, append: Maker, opened: Opener, options: dict[str, int]

@@ -104,10 +104,12 @@ class _Server:
         listed = {member.removeprefix(b"i:") for member in await self.route.one(call, index, _by_id(index))}
         for name in sorted(there - listed):
             # One that was written since the index was read is no finding, and one that was deleted is none either.
-            member = b"i:" + name
-            score = await self.route.one(call, index, (b"ZSCORE", index, member))
-            if score is None and await self.route.one(call, index, (b"EXISTS", keys.journal(part, name.decode()))):
-                yield Finding(f"{self.title}: {part} {name.decode()} is in no index: no listing shows it", damaged=True)
+            known = name.decode(
+                "utf-8", "replace"
+            )  # one of another program may be no text, and no journal has its name
+            score = await self.route.one(call, index, (b"ZSCORE", index, b"i:" + name))
+            if score is None and await self.route.one(call, index, (b"EXISTS", keys.journal(part, known))):
+                yield Finding(f"{self.title}: {part} {known} is in no index: no listing shows it", damaged=True)
         gone = len(listed - there)
         if gone:
             yield Finding(f"{self.title}: the index of {part} names {gone} that have expired; listings pass over them.")

@@ -41,7 +41,8 @@ local function sweep_one(index, part, due, member, at)
   local text = redis.pcall('LINDEX', journal, 0)
   if type(text) ~= 'table' or string.find(text.err, 'WRONGTYPE', 1, true) then
     local live, left, names, later = type(text) == 'string' and parse(text), -1, {}, ''
-    if live and live.version then -- its members are there: whoever wrote it put them there
+    if live and not live.version then return take(due, {member}) end -- a newer release's, and its members are too
+    if live then -- its members are there: whoever wrote it put them there
       names, later = members(filters(live), ALL, id, live.created, live.updated), signature(id, live)
       left = redis.call('PTTL', journal)
     end

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MOST = 2**32
+"""More items than a list can hold; a server refuses numbers that are much larger."""
 
 
 class RedisJournal(Journal):
@@ -140,11 +142,11 @@ class RedisJournal(Journal):
     ) -> JournalSnapshot | None:
         """Read the head and the items in one command."""
         call, name, known = self._call("read", key.id), self._keys.journal(key.part, key.id), self._seen.of(key)
+        after, most = min(after, MOST), MOST if limit is None else min(limit, MOST)
         if last is None and after == 0:  # the head is the first element
-            command = (b"LRANGE", name, b"0", b"%d" % (-1 if limit is None else limit))
-            found = await self._route.one(call, name, command)
+            found = await self._route.one(call, name, (b"LRANGE", name, b"0", b"%d" % most))
         else:
-            window = (after, -1 if limit is None else limit) if last is None else (-1, last)
+            window = (after, most) if last is None else (-1, min(last, MOST))
             reply = await READ.run(self._route, call, [name], [b"%d" % number for number in window])
             found = [one for part in answered(reply[0], call) for one in (part if isinstance(part, list) else [part])]
         if not found:
@@ -153,7 +155,7 @@ class RedisJournal(Journal):
         info, rewritten, birth = read_head(key.id, found[0], where)
         self._look_back(key, known, birth, info.version)
         start = min(after, info.count) if last is None else max(0, info.count - last)
-        stop = info.count if limit is None else min(info.count, start + limit)
+        stop = min(info.count, start + most)
         if len(found) - 1 != stop - start:
             raise StoreCorruptedError(where, "it does not have the items that its head counts")
         times = info.created_at, info.updated_at
