@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,9 +18,10 @@ import pytest
 from core.tests.command_line import Perdure
 
 from perdure import open_store
-from perdure.backend import Finding
+from perdure.backend import Finding, Journal, Key, Part, StoreUnavailableError, StoreURL
 from perdure_sqlite import examination
 from perdure_sqlite.database import MIGRATIONS
+from perdure_sqlite.plugin import read_only
 
 RECORDS = 5
 
@@ -184,7 +186,7 @@ def test_a_look_during_which_somebody_began_to_write_is_repeated(
     perdure: Perdure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
-    logged = iter([False, True])
+    logged = iter([False, True, True])
     look = examination._examine
 
     def counted(path: str, namespace: str) -> list[Finding]:
@@ -195,6 +197,72 @@ def test_a_look_during_which_somebody_began_to_write_is_repeated(
     monkeypatch.setattr(examination, "_examine", counted)
     assert not any(one.damaged for one in examination.examine(str(perdure.directory / "a.db"), "default"))
     assert len(looks) == 2
+
+
+def test_what_is_only_in_the_log_is_read_through_a_link(perdure: Perdure) -> None:
+    """The log was looked for beside the link, and what it held was missing without a word."""
+    path = perdure.directory / "a.db"
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("UPDATE journal SET name = 'logged' WHERE name = 'a'")
+        writer.commit()
+        place = perdure.directory / "links"
+        place.mkdir()
+        (place / "link.db").symlink_to(path)
+        journal = read_only(StoreURL.parse(f"sqlite:{place / 'link.db'}"))
+        assert "logged" in asyncio.run(names(journal))
+        examination.examine(str(place / "link.db"), "default")
+        assert [file.name for file in place.iterdir()] == ["link.db"]
+
+
+async def names(journal: Journal) -> list[str]:
+    await journal.open()
+    try:
+        return [
+            info.id
+            for info in await journal.scan(
+                Part.SESSIONS, group=None, status=None, before=None, order="id", after=None, limit=9
+            )
+        ]
+    finally:
+        await journal.close()
+
+
+def test_a_writer_that_came_and_went_during_the_look_is_no_damage(
+    perdure: Perdure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is gone again, but the pages that are read with no lock are of two states."""
+    file, look, visits = perdure.directory / "a.db", examination._findings, [2]
+
+    def visited(database: sqlite3.Connection, path: str, namespace: str) -> Iterator[Finding]:
+        findings = look(database, path, namespace)
+        yield next(findings)
+        if visits[0]:
+            visits[0] -= 1
+            asyncio.run(_fill(file))
+        yield from findings
+
+    monkeypatch.setattr(examination, "_findings", visited)
+    assert not any(one.damaged for one in examination.examine(str(file), "default"))
+    visits[0] = 9
+    with pytest.raises(StoreUnavailableError, match="meanwhile"):
+        examination.examine(str(file), "default")
+
+
+def test_what_is_read_while_somebody_writes_the_file_is_not_taken_for_its_content(perdure: Perdure) -> None:
+    path = perdure.directory / "a.db"
+
+    async def read() -> None:
+        journal = read_only(StoreURL.parse(f"sqlite:{path}"))
+        await journal.open()
+        try:
+            assert await journal.read(Key(Part.SESSIONS, "a")) is not None
+            await _fill(path)
+            with pytest.raises(StoreUnavailableError, match="meanwhile"):
+                await journal.read(Key(Part.SESSIONS, "a"))
+        finally:
+            await journal.close()
+
+    asyncio.run(read())
 
 
 def test_salvage_is_left_to_sqlite(perdure: Perdure) -> None:

@@ -196,6 +196,42 @@ async def test_waiting_for_a_lock_ends_and_does_not_stop_the_loop(path: Path, ap
     await journal.close()
 
 
+async def test_calls_that_wait_together_wait_once(path: Path, append: Maker) -> None:
+    """Each read of a hop waited for as long as a call may, one after the other."""
+    journal = SqliteJournal(path, journal_mode="delete", busy_timeout=0)
+    await journal.open()
+    assert journal._connection is not None
+    waited: list[None] = []
+
+    def work(db: sqlite3.Connection) -> object:
+        waited.append(None)
+        return db.execute("SELECT count(*) FROM journal").fetchone()
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        answers = await asyncio.gather(
+            *(journal._connection.read("read", "s", work) for _ in range(3)),
+            journal.write([append("s", b"1", first=1)]),
+            return_exceptions=True,
+        )
+    assert [type(answer) for answer in answers] == [StoreUnavailableError] * 4
+    assert len(waited) == 1
+    assert await journal.write([append("s", b"1", expected=0, first=3)]) == (3,)
+    await journal.close()
+
+
+async def test_what_is_larger_than_sqlite_takes_is_not_to_be_tried_again(
+    path: Path, journal: SqliteJournal, append: Maker
+) -> None:
+    assert journal._connection is not None
+    await journal._connection.read("set", "", lambda db: db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000))
+    for items in ([b"x" * 200_000], [b"x" * 60_000] * 2):
+        with pytest.raises(StoreUnavailableError, match="too big") as caught:
+            await journal.write([append("s", *items)])
+        assert not caught.value.retryable
+    writable(path)
+
+
 @pytest.mark.parametrize("call", ["open", "append", "several", "read", "scan", "close"])
 async def test_a_call_may_be_cancelled_at_every_await(path: Path, append: Maker, call: str) -> None:
     for turns in range(12):

@@ -15,6 +15,7 @@ import pytest
 
 from perdure.backend import (
     Append,
+    Head,
     Key,
     Part,
     SchemaVersionError,
@@ -24,6 +25,7 @@ from perdure.backend import (
     StoreUnavailableError,
     UnsupportedOperationError,
 )
+from perdure.journal.walking import walk
 from perdure_sqlite import database
 from perdure_sqlite.journal import SqliteJournal
 
@@ -109,6 +111,49 @@ async def test_missing_items_are_never_a_shorter_list(path: Path, journal: Sqlit
         await journal.read(Key(Part.SESSIONS, "s"))
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [("\"group\" = CAST(x'ff' AS TEXT)", "UTF-8"), ("updated_at = 1 << 62", "instants"), ("created_at = -1 << 62", "instants")],
+)  # fmt: skip
+async def test_a_head_that_cannot_be_read_is_damage_and_hides_no_other(
+    path: Path, journal: SqliteJournal, append: Maker, change: str, says: str
+) -> None:
+    await journal.write([append("a", b"1")])
+    await journal.write([append("b", b"1")])
+    await journal.write([append("c", b"1")])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"UPDATE journal SET {change} WHERE name = 'b'")
+    with pytest.raises(StoreCorruptedError, match=says):
+        await journal.read(Key(Part.SESSIONS, "b"))
+    damaged: list[StoreCorruptedError] = []
+    assert [name async for name in walk(journal, Part.SESSIONS, damaged)] == ["a", "c"]
+    assert [(error.id, str(path) in error.where) for error in damaged] == [("b", True)]
+
+
+async def test_a_page_of_heads_that_is_damaged_hides_no_other(
+    path: Path, journal: SqliteJournal, append: Maker
+) -> None:
+    names = [f"s{number:03}" for number in range(100)]
+    for name in names:
+        operation = append(name)
+        operation.head = Head(data=b"state" * 100)
+        await journal.write([operation])
+    await journal.close()
+    content = bytearray(path.read_bytes())
+    pages = [
+        at for at in range(0, len(content), 4096) if content[at] == 13 and b"state" * 100 in content[at : at + 4096]
+    ]
+    content[pages[3] : pages[3] + 64] = b"\xa5" * 64
+    path.write_bytes(content)
+    again = SqliteJournal(path)
+    await again.open()
+    damaged: list[StoreCorruptedError] = []
+    whole = [name async for name in walk(again, Part.SESSIONS, damaged)]
+    assert 80 < len(whole) < 100
+    assert sorted([*whole, *(str(error.id) for error in damaged)]) == names
+    await again.close()
+
+
 async def test_the_directory_is_made(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "some" / "where" / "agent.db")
     await journal.open()
@@ -172,6 +217,37 @@ async def test_wal_is_refused_on_a_network_file_system(
     assert await other.write([append("s", b"2")]) == (2,)
     assert [name for name in content(path) if name.endswith(("-wal", "-shm"))] == []
     await other.close()
+
+
+async def test_the_file_system_of_a_link_is_that_of_the_file(path: Path) -> None:
+    """The log lies beside the file, not beside the link."""
+    place = path.parent / "network"
+    place.mkdir()
+    path.symlink_to(place / "agent.db")
+    with pytest.raises(UnsupportedOperationError, match=r"journal_mode=delete"):
+        await SqliteJournal(path, file_system=lambda directory: "nfs4" if directory == place else "ext4").open()
+    assert list(place.iterdir()) == []
+
+
+async def test_a_name_may_be_any_bytes(tmp_path: Path, append: Maker) -> None:
+    """It was opened once, and then never again."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a b?%23#\xff.db"))
+    for number in range(2):
+        journal = SqliteJournal(path)
+        await journal.open()
+        assert await journal.write([append("s", b"1", first=1)]) == (number + 1,)
+        await journal.close()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_a_journal_that_is_closed_while_it_opens_is_not_open(path: Path, append: Maker) -> None:
+    journal = SqliteJournal(path)
+    opening = asyncio.create_task(journal.open())
+    await asyncio.sleep(0)
+    await journal.close()
+    with pytest.raises(StoreClosedError):
+        await opening
+    assert [file.name for file in path.parent.iterdir()] == [path.name]  # the last connection took the log along
 
 
 def test_the_file_system_of_a_directory_is_that_of_its_mount(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ filters: st.SearchStrategy[Any] = st.fixed_dictionaries(
 )
 expected = st.sampled_from([None, None, 0, RIGHT, RIGHT, 7])
 appends = st.builds(Append, keys, items, heads, expected, times, st.integers(1, 2**40))
-replaces = st.builds(Replace, keys, st.integers(0, 4), items, heads, expected, times)
+replaces = st.builds(Replace, keys, st.integers(0, 4) | st.just(2**63), items, heads, expected, times)
 deletes = st.builds(Delete, keys, expected)
 writes = st.lists(appends | appends | replaces | deletes, min_size=1, max_size=3, unique_by=lambda o: o.key)
 

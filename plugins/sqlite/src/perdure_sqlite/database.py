@@ -84,6 +84,11 @@ def file_system(directory: Path, mountinfo: Path = Path("/proc/self/mountinfo"))
     return found
 
 
+def uri(path: str, option: str) -> str:
+    """Return a path, of any bytes, as a URI of SQLite."""
+    return f"file:{quote(os.fsencode(path))}?{option}"
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """Where the data is and how it is to be opened.
@@ -124,9 +129,9 @@ class Database:
         if self.path == MEMORY:
             return
         try:
-            directory = Path(self.path).parent
+            directory = Path(os.path.realpath(self.path)).parent  # of a link: where the file is, and with it its log
             directory.mkdir(parents=True, exist_ok=True)
-            kind = self.file_system(directory.resolve())
+            kind = self.file_system(directory)
             present = Path(self.path).exists()
             if Path(self.path).is_dir():
                 raise IsADirectoryError("it is a directory; name a file in it")
@@ -147,9 +152,7 @@ class Database:
         another process writes, is left to the real opening.
         """
         try:
-            with closing(
-                sqlite3.connect(f"file:{quote(self.path)}?immutable=1", uri=True, isolation_level=None)
-            ) as connection:
+            with closing(sqlite3.connect(uri(self.path, "immutable=1"), uri=True, isolation_level=None)) as connection:
                 found = facts(connection)
         except sqlite3.Error:
             return

@@ -7,10 +7,10 @@ from contextlib import closing
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from perdure.backend import Finding, Part, UnsupportedOperationError, describe
+from perdure.backend import Finding, Part, StoreUnavailableError, UnsupportedOperationError, describe
 from perdure_sqlite.database import MIGRATIONS, Database, facts
 from perdure_sqlite.failures import failure
-from perdure_sqlite.read_only import connect, has_wal
+from perdure_sqlite.read_only import connect, has_wal, written_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,7 @@ STRAY_ITEMS = "SELECT count(*) FROM item WHERE place >> 32 NOT IN (SELECT id FRO
 STRAY_PARTS = "SELECT namespace, part, name FROM journal WHERE part NOT IN (?, ?, ?)"
 NAMESPACES = "SELECT namespace, count(*) FROM journal GROUP BY namespace ORDER BY namespace"
 MOST = 100
+LOOKS = 3
 
 
 def examine(path: str, namespace: str) -> list[Finding]:
@@ -32,14 +33,19 @@ def examine(path: str, namespace: str) -> list[Finding]:
 
     Raises:
         SchemaVersionError: A newer release wrote it.
-        StoreUnavailableError: It cannot be read, or is another program's.
+        StoreUnavailableError: It cannot be read, is another program's, or others write it each time that it is looked at.
         StoreCorruptedError: It is no database.
     """
-    logged = has_wal(path)
-    found = _examine(path, namespace)
-    if not logged and has_wal(path):
-        found = _examine(path, namespace)  # somebody began to write, which the first look may have taken for damage
-    return found
+    try:
+        for _ in range(LOOKS):
+            logged, written = has_wal(path), written_at(path)
+            found = _examine(path, namespace)
+            if logged or (not has_wal(path) and written_at(path) == written):
+                return found
+            # Somebody wrote meanwhile, which a look that takes no lock may have taken for damage.
+    except (OSError, sqlite3.Error) as error:
+        raise failure(error, operation="examine", key=path, where=path) from error
+    raise StoreUnavailableError("examine", path, "others open, write and close it meanwhile")
 
 
 def refuse_salvage(path: str) -> UnsupportedOperationError:
@@ -50,12 +56,9 @@ def refuse_salvage(path: str) -> UnsupportedOperationError:
 
 
 def _examine(path: str, namespace: str) -> list[Finding]:
-    try:
-        with closing(connect(path)) as database:
-            Database(path).check(*facts(database))
-            return list(_findings(database, path, namespace))
-    except (OSError, sqlite3.Error) as error:
-        raise failure(error, operation="examine", key=path, where=path) from error
+    with closing(connect(path)) as database:
+        Database(path).check(*facts(database))
+        return list(_findings(database, path, namespace))
 
 
 def _findings(database: sqlite3.Connection, path: str, namespace: str) -> Iterator[Finding]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 from perdure.backend import OutcomeUnknownError, StoreCorruptedError, StoreError, StoreUnavailableError, describe
 
 # Primary result codes, https://www.sqlite.org/rescode.html; `sqlite3` names them only in newer Pythons.
-INTERNAL, BUSY, NOMEM, IOERR, CORRUPT, NOTADB = 2, 5, 7, 10, 11, 26
+INTERNAL, BUSY, NOMEM, IOERR, CORRUPT, TOOBIG, NOTADB = 2, 5, 7, 10, 11, 18, 26
 UNIQUE = 2067  # an extended one: an item that belongs to no key is where the next one goes
 
 
@@ -27,7 +29,7 @@ def failure(error: Exception, *, operation: str, key: str, where: str, unknown: 
     if isinstance(error, StoreError):
         return error
     failed: StoreError
-    if primary_code(error) in {CORRUPT, NOTADB} or getattr(error, "sqlite_errorcode", 0) == UNIQUE:
+    if is_damage(error):
         failed = StoreCorruptedError(where, describe(error))
         if primary_code(error) == NOTADB:
             failed.hint = "If the path is right, restore a backup; if the file is another program's, name another one."
@@ -35,8 +37,20 @@ def failure(error: Exception, *, operation: str, key: str, where: str, unknown: 
         failed = OutcomeUnknownError(operation, key, f"{describe(error)} ({where})")
     else:
         failed = StoreUnavailableError(operation, key, f"{describe(error)} ({where})")
+        if primary_code(error) == TOOBIG or isinstance(error, OverflowError):
+            failed.retryable, failed.hint = False, "Write fewer or smaller items at a time."
     failed.__cause__ = error
     return failed
+
+
+def is_damage(error: Exception) -> bool:
+    """Say whether an exception tells that the file is damaged."""
+    # That a text is no UTF-8 is found by the driver, which has no code for it.
+    return (
+        primary_code(error) in {CORRUPT, NOTADB}
+        or getattr(error, "sqlite_errorcode", 0) == UNIQUE
+        or (isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8"))
+    )
 
 
 def in_doubt(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,13 +21,14 @@ from perdure.backend import (
     StoreCorruptedError,
     StoreURLError,
     VersionConflictError,
+    describe,
 )
 from perdure_sqlite.connection import Connection
 from perdure_sqlite.database import MEMORY, Database, file_system
-from perdure_sqlite.statements import ITEMS, LOAD, VERSION, change, delete, info, microseconds, scan_query
+from perdure_sqlite.failures import is_damage
+from perdure_sqlite.statements import ITEMS, LOAD, VERSION, change, delete, info, microseconds, names_only, scan_query
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
@@ -88,7 +90,12 @@ class SqliteJournal(Journal):
         if self._closed:
             raise StoreClosedError(self.title)
         if self._connection is None:
-            self._connection = await Connection.open(self._database, self.title)
+            self._connection = connection = await Connection.open(self._database, self.title)
+            try:
+                self._connected()
+            except StoreClosedError:  # meanwhile
+                await connection.close()
+                raise
 
     async def close(self) -> None:
         """Let the calls under way finish, then release the file."""
@@ -106,7 +113,7 @@ class SqliteJournal(Journal):
             if row is None:
                 return None
             place, rewritten, *rest = row
-            head = info(rest)
+            head = info(rest, self._database.path, key.part)
             start = min(after, head.count) if last is None else max(0, head.count - last)
             stop = head.count if limit is None else min(head.count, start + limit)
             items = [data for (data,) in db.execute(ITEMS, (place + start, place + stop))] if start < stop else []
@@ -156,9 +163,18 @@ class SqliteJournal(Journal):
             "limit": limit,
         }
         parameters |= {"before": microseconds(before), "at": at, "name": name}
-        return await self._connected().read(
-            "scan", part.value, lambda db: [info(row) for row in db.execute(query, parameters)]
-        )
+        path = self._database.path
+
+        def listed(db: sqlite3.Connection) -> Sequence[JournalInfo]:
+            try:
+                return [info(row, path, part) for row in db.execute(query, parameters)]
+            except sqlite3.Error as error:
+                if limit == 1 and is_damage(error):  # whoever reads head by head is told behind which one to go on
+                    for (found,) in db.execute(names_only(query), parameters):
+                        raise StoreCorruptedError(f"{path}: {part} {found}", describe(error), found) from error
+                raise
+
+        return await self._connected().read("scan", part.value, listed)
 
     def _connected(self) -> Connection:
         if self._connection is None or self._closed:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final
 
-from perdure_sqlite.database import MIGRATIONS, Database, facts
+from perdure.backend import StoreUnavailableError
+from perdure_sqlite.database import MIGRATIONS, Database, facts, uri
 from perdure_sqlite.failures import failure
 from perdure_sqlite.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure_sqlite.worker import Call
 
 MAGIC: Final = b"SQLite format 3\0"
 WAL: Final = b"\2\2"
@@ -18,23 +24,49 @@ WAL: Final = b"\2\2"
 
 def has_wal(path: str) -> bool:
     """Whether there is a write-ahead log with something in it, which belongs to the file."""
-    wal = Path(f"{path}-wal")
-    return wal.exists() and wal.stat().st_size > 0
+    try:
+        return Path(f"{os.path.realpath(path)}-wal").stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def written_at(path: str) -> int:
+    """Return when the file itself was written last; what is only in its log does not count."""
+    return Path(path).stat().st_mtime_ns
+
+
+class _Unchanging(Worker):
+    """A file that is read without a lock, as one that does not change. If it did, what was read may be none of its states."""
+
+    path: str
+    written: int
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Run the calls of one hop, and fail them if the file was written meanwhile."""
+        super().run(calls)
+        if written_at(self.path) != self.written:
+            for call in calls:
+                call.fail(StoreUnavailableError(call.operation, call.key, f"{self.path} was written meanwhile"))
 
 
 def connect(path: str, **options: Any) -> Worker:
     """Open a file for reading, and have no file made beside it.
 
     A file in WAL mode that nobody has open has no log; SQLite would make one to read it, and cannot on a disk that is
-    read-only. Such a file is opened as one that does not change. Whoever reads looks at `has_wal` again afterwards.
+    read-only. Such a file is opened as one that does not change. Whoever reads looks at `has_wal` and `written_at` again
+    afterwards, unless it is by calls that were handed over.
 
     For processes that have the file open nowhere else: reading its header with a descriptor of one's own drops the locks
     of other connections of the process.
     """
+    written = written_at(path)
     with Path(path).open("rb") as file:
         header = file.read(20)  # the format versions are its last two bytes
-    quiet = header.startswith(MAGIC) and header[-2:] == WAL and not has_wal(path)
-    return Worker(f"file:{quote(path)}?{'immutable=1' if quiet else 'mode=ro'}", uri=True, **options)
+    if not header.startswith(MAGIC) or header[-2:] != WAL or has_wal(path):
+        return Worker(uri(path, "mode=ro"), uri=True, **options)
+    unchanging = _Unchanging(uri(path, "immutable=1"), uri=True, **options)
+    unchanging.path, unchanging.written = path, written
+    return unchanging
 
 
 class ReadOnlyDatabase(Database):

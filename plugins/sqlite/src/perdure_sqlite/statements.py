@@ -8,13 +8,14 @@ from importlib.resources import files
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from perdure.backend import Append, Head, JournalInfo, Replace
+from perdure.backend import Append, Head, JournalInfo, Replace, StoreCorruptedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+LAST = 2**63 - 1  # the largest number of SQLite
 
 APPEND, CHANGE, CHANGE_ANY, DELETE, LOAD, SCAN = (
     files("perdure_sqlite").joinpath(name).read_text("utf-8")
@@ -46,6 +47,11 @@ def scan_query(order: str, *, group: bool, status: bool, before: bool, after: bo
     return f"{SCAN}{''.join(conditions)} ORDER BY {ordered} LIMIT :limit"
 
 
+def names_only(query: str) -> str:
+    """Return a query of a listing for the names alone, which an index has as well."""
+    return f"SELECT name {query[query.index('FROM') :]}"
+
+
 def delete(db: sqlite3.Connection, names: tuple[str, str, str], expected: int | None) -> int | None:
     """Delete a key; return the version removed, or nothing if there is no such key at the version."""
     rows = db.execute(
@@ -59,7 +65,9 @@ def change(db: sqlite3.Connection, names: tuple[str, str, str], operation: Appen
     expected, head, items = operation.expected_version, operation.head, operation.items
     if expected and len(items) == 1 and isinstance(operation, Append) and _append(db, names, operation):
         return expected + 1
-    first_version, keep = (operation.first_version, None) if isinstance(operation, Append) else (0, operation.keep)
+    first_version, keep = (
+        (operation.first_version, None) if isinstance(operation, Append) else (0, min(operation.keep, LAST))
+    )
     settings = (head.group, head.status, head.data, microseconds(operation.at))
     content = (len(items), None, items[0]) if len(items) == 1 else (len(items), _pieces(items), b"".join(items))
     row = (*names, expected, first_version, keep, *settings, *content)
@@ -92,10 +100,14 @@ def _pieces(items: Sequence[bytes]) -> str:
     return f"[{','.join(str((end - len(item)) << 32 | len(item)) for item, end in zip(items, ends, strict=True))}]"
 
 
-def info(row: Sequence[Any]) -> JournalInfo:
-    """Return the head that a row of `scan.sql`, or the end of one of `load.sql`, holds."""
+def info(row: Sequence[Any], path: str, part: str) -> JournalInfo:
+    """Return the head that a row of `scan.sql`, or the end of one of `load.sql`, holds; path and part are for messages."""
     name, version, count, group, status, data, created, updated = row
-    return JournalInfo(name, version, count, Head(group, status, data), _instant(created), _instant(updated))
+    try:
+        times = _instant(created), _instant(updated)
+    except OverflowError as error:
+        raise StoreCorruptedError(f"{path}: {part} {name}", "its instants are out of range", name) from error
+    return JournalInfo(name, version, count, Head(group, status, data), *times)
 
 
 def microseconds(at: datetime | None) -> int | None:

@@ -11,7 +11,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure_sqlite.failures import failure, in_doubt
+from perdure_sqlite.failures import BUSY, failure, in_doubt, primary_code
 from perdure_sqlite.forks import Seat, seat
 
 if TYPE_CHECKING:
@@ -70,18 +70,19 @@ class Worker(sqlite3.Connection):
 
     def run(self, calls: Sequence[Call]) -> None:
         """Run the calls of one hop. When it returns, each has its result or its error, and what it wrote is committed."""
-        writes = []
-        for call in calls:
-            if call.statements:
-                writes.append(call)
-            else:
-                self._read(call)
+        reads = [call for call in calls if not call.statements]
+        writes = [call for call in calls if call.statements]
+        for place, call in enumerate(reads):
+            error = self._read(call)
+            if error is not None and primary_code(error) == BUSY:  # whoever else is here has waited as long in vain
+                self._fail_all([*reads[place + 1 :], *writes], error, unknown=False)
+                return
         if len(writes) == 1 and writes[0].statements == 1:
             self._write(writes[0])
         elif writes:
             self._write_together(writes)
 
-    def _read(self, call: Call) -> None:
+    def _read(self, call: Call) -> Exception | None:
         try:
             self.execute("BEGIN")
             call.result = call.work(self)
@@ -89,6 +90,8 @@ class Worker(sqlite3.Connection):
         except Exception as error:  # noqa: BLE001 - it is the caller's
             self._roll_back()
             call.fail(error)
+            return error
+        return None
 
     def _write(self, call: Call) -> None:
         """Run a single statement, which commits itself."""
