@@ -456,9 +456,16 @@ def _now(store: AgentStore) -> datetime:
     st.none() | st.integers(1, 3_000),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 def test_a_plan_ends_at_the_version_and_makes_no_turn_think_it_was_rewritten(
-    version: int, rewritten: int, count: int, open_since: int | None, same_time: bool, can_replace: bool
+    version: int,
+    rewritten: int,
+    count: int,
+    open_since: int | None,
+    same_time: bool,
+    can_replace: bool,
+    claimed: bool,
 ) -> None:
     if rewritten:
         rewritten, version = rewritten + 1, version + rewritten  # what is replaced was there
@@ -472,7 +479,7 @@ def test_a_plan_ends_at_the_version_and_makes_no_turn_think_it_was_rewritten(
         *([{"n": n} for n in range(count)], {}, None),
         *(began, began if same_time else began + timedelta(days=1)),
     )
-    planned = plan(transcript, open_since=open_since, can_replace=can_replace)
+    planned = plan(transcript, open_since=open_since, can_replace=can_replace, claimed=claimed)
     assert planned.first_version >= 1
     records: list[dict[str, int]] = []
     at_version = 0
@@ -490,6 +497,8 @@ def test_a_plan_ends_at_the_version_and_makes_no_turn_think_it_was_rewritten(
         assert rewritten <= at_version <= (version if open_since is None else max(open_since, rewritten))
         assert version - rewritten > 100 or at_version == rewritten
     assert len(planned.writes) <= 110 or open_since is not None
+    if same_time and not claimed and at_version == 0:
+        assert len(planned.writes) == 1
 
 
 async def _is_half(store: AgentStore, key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import uuid
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from core.tests.moving_world import agent, differences, everything, fill
+from core.tests.processes import another, dead
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from perdure.interchange import (
     records_from_openai,
     repair_calls,
 )
+from perdure_conformance.interception import Died, at
 from perdure_conformance.manual_clock import ManualClock
 
 PIXEL = "iVBORw0KGgo="
@@ -268,6 +271,23 @@ async def test_of_a_file_that_is_refused_nothing_comes_in(target: AgentStore) ->
         with pytest.raises(ImportDataError, match=problem):
             await import_openai(target, f"{json.dumps(first)}\n{json.dumps(second)}".encode())
         assert await everything(target) == {}
+
+
+@pytest.mark.anyio
+async def test_an_import_into_a_store_without_claims_is_whole_or_not_there(clock: ManualClock) -> None:
+    """However long it is: nothing tells there that a half is one, and some such stores delete nothing."""
+    chat = json.dumps([{"role": "user", "content": str(number)} for number in range(2_500)]).encode()
+    for number, how in ((1, "die-before"), (1, "die-after"), (2, "die-before")):
+        async with open_store("memory:", clock=clock) as store:
+            alone = AgentStore(sessions=store.sessions, clock=clock)
+            with contextlib.suppress(Died):
+                process = another(store, at(number, how), process=dead())
+                await import_openai(AgentStore(sessions=process.sessions, clock=clock), chat, session_id="s")
+            report = await import_openai(alone, chat, session_id="s")
+            assert (report.not_copied, report.copied + report.present) == ({}, 1)
+            found = await store.sessions.load("s", limit=0)
+            assert found is not None
+            assert found.count == 2_500
 
 
 @pytest.mark.anyio

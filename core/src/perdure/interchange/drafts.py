@@ -68,7 +68,7 @@ def summary_record(session_id: str, number: int, archived: int, message: Record)
 def _transcript(name: str, records: Sequence[Record], state: Record, at: datetime, scope: str | None) -> Transcript:
     return Transcript(
         session_id=name,
-        version=draw_version() + 1,  # it takes two writes
+        version=draw_version() + 1,  # it may take several writes
         count=len(records),
         rewritten=0,
         start=0,

@@ -196,6 +196,7 @@ class Arrival:
             transcript,
             open_since=None if turn is None else turn.head.base_version,
             can_replace=sessions.capabilities.replace,
+            claimed=self.journal is not None,
         )
         there = await sessions.load(transcript.session_id)
         if there is None:

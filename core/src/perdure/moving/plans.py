@@ -57,18 +57,19 @@ class Plan:
         return sum(len(write.records) for write in self.writes[:done])
 
 
-def plan(transcript: Transcript, *, open_since: int | None, can_replace: bool) -> Plan:
+def plan(transcript: Transcript, *, open_since: int | None, can_replace: bool, claimed: bool) -> Plan:
     """Plan the writes of a transcript.
 
     Args:
         transcript: All of it.
         open_since: The version that the turn in progress was made from; `None` if there is none.
         can_replace: Whether the target can replace; without that nobody there asks when a transcript was rewritten.
+        claimed: Whether a claim tells of a half. Without one, what was written at one instant is written at once.
     """
     parts = list(_parts(transcript.records))
     rewritten = _rewritten(transcript, open_since, len(parts)) if can_replace else 0
     if rewritten == 0:
-        return Plan(transcript, _appended(transcript, parts))
+        return Plan(transcript, _appended(transcript, parts, claimed=claimed))
     behind = transcript.version - rewritten
     first, *rest = _at_most(parts, behind + 1) or [[]]
     rest += [[] for _ in range(behind - len(rest))]
@@ -76,9 +77,9 @@ def plan(transcript: Transcript, *, open_since: int | None, can_replace: bool) -
     return Plan(transcript, [*writes, *(Write(part, transcript.updated_at) for part in rest)])
 
 
-def _appended(transcript: Transcript, parts: list[Sequence[Record]]) -> Sequence[Write]:
+def _appended(transcript: Transcript, parts: list[Sequence[Record]], *, claimed: bool) -> Sequence[Write]:
     begun, ended = transcript.created_at, transcript.updated_at
-    if transcript.version == 1:  # there was one write, so there is one instant
+    if transcript.version == 1 or (begun == ended and not claimed):  # one write has one instant
         return [Write(transcript.records, begun)]
     later = _at_most(parts, transcript.version - 1) or ([[]] if ended != begun else [])
     return [Write((), begun), *(Write(part, ended) for part in later)]
