@@ -8,7 +8,7 @@ import pytest
 from core.tests.processes import another, die_at
 
 from perdure import Agent, AgentStore, open_store
-from perdure.errors import SessionConflictError, StoreUnavailableError
+from perdure.errors import OutcomeUnknownError, SessionConflictError, StoreUnavailableError
 from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure_conformance.interception import Call, InterceptedJournal, Interception
@@ -63,6 +63,28 @@ async def test_a_store_that_fails_while_a_finished_turn_is_saved_does_not_drop_i
         away = False
         assert await session.discard_pending() is False
         assert [message.text for message in await session.load()] == ["hello", "kept"]
+
+
+async def test_an_append_whose_outcome_stays_unknown_is_repeated_once_and_stays_for_a_resume(store: AgentStore) -> None:
+    tries = 0
+
+    async def before(call: Call) -> None:
+        nonlocal tries
+        if any(operation.key.part == "sessions" and getattr(operation, "items", ()) for operation in call.operations):
+            tries += 1
+            assert tries <= 2
+            raise OutcomeUnknownError("append", "s")
+
+    async def answer(_: ModelRequest) -> ModelResponse:
+        return ModelResponse(text="kept")
+
+    agent = Agent(model=FunctionModel(answer))
+    with pytest.raises(OutcomeUnknownError):
+        await agent.session("s", store=another(store, Interception(before=before), atomic=False)).send("hello")
+    assert tries == 2
+    session = agent.session("s", store=store)
+    assert await session.resume() is not None
+    assert [message.text for message in await session.load()] == ["hello", "kept"]
 
 
 async def test_a_turn_that_another_has_saved_shows_once(store: AgentStore) -> None:

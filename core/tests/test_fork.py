@@ -131,7 +131,10 @@ async def test_a_call_that_never_had_a_result_is_cut_from_nothing(store: AgentSt
     given = [message("assistant", tool_calls=[call]), message("user"), message("tool", tool_call_id="other")]
     await store.sessions.append("s", given, expected_version=0)
     for place in range(4):
-        await session(store).fork(at=place)
+        made = await session(store).fork(at=place)
+        assert [record["message"] for record in await records(store, made.id)] == [
+            one["message"] for one in given[:place]
+        ]
 
 
 @pytest.mark.parametrize("other", ["s", "taken", "pending"])

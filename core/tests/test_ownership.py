@@ -16,6 +16,7 @@ from core.tests.processes import another, dead, elsewhere
 from perdure import AgentStore, Lease
 from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
+from perdure.ownership import leases
 from perdure.ownership.heartbeat import Heartbeat
 from perdure.ownership.leases import Line, Ownership, OwnershipLostError, Process, this_process
 from perdure.ownership.owned_journal import OwnedJournal
@@ -52,9 +53,16 @@ def test_a_child_that_ended_is_known_to_be_dead_and_one_that_runs_is_not() -> No
         owner = child.stdout.readline().strip()
         assert not here.knows_dead(owner)
         child.stdin.close()
-        assert child.stdout.read() == ""  # it ends; until it is waited for it is a zombie, which runs nothing any more
-        child.wait()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert here.knows_dead(owner)  # until it is waited for it is a zombie, which runs nothing any more
     assert here.knows_dead(owner)
+
+
+def test_a_forked_child_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its parent would call what it owns dead, since no task of the parent holds it."""
+    parent = replace(this_process(), pid=os.getppid(), held={"an owner of the parent"})
+    monkeypatch.setattr(leases, "_this", parent)
+    assert (this_process().pid, this_process().held) == (os.getpid(), set())
 
 
 @pytest.mark.parametrize(
@@ -246,10 +254,15 @@ async def test_the_write_of_another_is_not_taken_for_one_of_unknown_outcome(stor
     assert [entry.get("n") for entry in (await load(store)).entries] == [None]
 
 
-async def test_two_unknown_outcomes_are_reported(store: AgentStore) -> None:
+@pytest.mark.parametrize("second", [OutcomeUnknownError, StoreUnavailableError])
+async def test_an_outcome_stays_unknown_when_the_second_try_fails_too(
+    store: AgentStore, second: type[Exception]
+) -> None:
+    """Also if that one is known to have written nothing: the first may have."""
+
     async def before(call: Call) -> None:
         if call.number > 1:
-            raise OutcomeUnknownError("write", "s")
+            raise (OutcomeUnknownError if call.number == 2 else second)("write", "s")
 
     journal = await take(another(store, Interception(before=before)))
     with pytest.raises(OutcomeUnknownError):
