@@ -136,10 +136,14 @@ def failing(kind: str) -> Callable[[Any], Awaitable[None] | None]:
     async def coroutine(_: RunEvent) -> NoReturn:
         raise ValueError("broken")
 
-    return {"plain": plain, "coroutine": coroutine, "answer": lambda event: coroutine(event)}[kind]
+    def leaving(_: RunEvent) -> NoReturn:
+        raise SystemExit("broken")
+
+    kinds = {"plain": plain, "leaving": leaving, "coroutine": coroutine, "answer": lambda event: coroutine(event)}
+    return kinds[kind]
 
 
-@pytest.mark.parametrize("kind", ["plain", "coroutine", "answer"])
+@pytest.mark.parametrize("kind", ["plain", "leaving", "coroutine", "answer"])
 async def test_what_a_listener_raises_is_logged_and_goes_no_further(
     kind: str, channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -222,6 +222,11 @@ async def test_unknown_fields_of_a_turn_journal_outlive_its_turns(any_store: Age
         ([Message("user", "a"), {"type": "text"}], InvalidArgumentError),
         (Message("tool", "a", tool_call_id="c1"), InvalidArgumentError),
         (Message("tool", "a"), InvalidArgumentError),
+        (
+            Message("user", "a", extra={"tool_calls": [{"id": "c1", "name": "f", "arguments": {}}]}),
+            InvalidArgumentError,
+        ),
+        (Message("user", "a", extra={"tool_call_id": "c1"}), InvalidArgumentError),
         (Message("oracle", "a"), InvalidArgumentError),
         (Message("assistant", "a", [ToolCall("c1", "t")]), InvalidArgumentError),
         (Message("user", 5), NotJsonError),  # type: ignore[arg-type]  # reason: a wrong value on purpose

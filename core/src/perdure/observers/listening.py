@@ -106,7 +106,7 @@ class Listener:
         for event in batch:
             try:
                 answer = self._function(event)
-            except _RAISED:
+            except BaseException:  # noqa: BLE001  # reason: an exit in a thread ends neither the process nor what comes next
                 _log.exception(_LOST, extra=self._named())
             else:
                 if inspect.isawaitable(answer):

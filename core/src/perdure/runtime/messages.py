@@ -242,6 +242,8 @@ def as_messages(given: Given) -> tuple[Message, ...]:
     for place, message in enumerate(messages):
         if message.role not in ("user", "assistant") or message.tool_calls or message.tool_call_id is not None:
             raise InvalidArgumentError(f"input[{place}]", "must be of the user or the assistant, and without calls")
+        if not _KNOWN.isdisjoint(message.extra):
+            raise InvalidArgumentError(f"input[{place}].extra", "has a name that is a field of messages")
     return tuple(_with_parts(message, f"input[{place}].content") for place, message in enumerate(messages))
 
 
