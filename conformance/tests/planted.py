@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,10 +68,16 @@ async def one_place(place: Place, clock: Clock) -> AgentStore:
     return await perdure.open_store("memory:everywhere", clock=clock)
 
 
+async def exiting(place: Place, clock: Clock) -> AgentStore:
+    await asyncio.to_thread(os._exit, 0)
+    raise AssertionError("nobody comes here")
+
+
 BROKEN = Target("broken", over(NoVersionCheck))
 RIGHT = Target("right", over(MemoryJournal))
 HANGING = Target("hanging", over(Hangs))
 CLOSED = Target("closed", refusing)
+EXITING = Target("exiting", exiting)
 SHARED_PLACE = Target("shared-place", one_place)
 NUMBER = 3
 

@@ -112,6 +112,12 @@ def test_a_store_that_does_not_open_ends_with_4() -> None:
     assert "it was not tried: the opener failed" in ran.output
 
 
+def test_a_store_that_would_end_the_process_is_told_as_one_that_does_not_open() -> None:
+    ran = check("planted:EXITING")
+    assert ran.exit_code == 4, ran.output
+    assert "os._exit(0) would have ended the process" in ran.output
+
+
 def test_places_that_are_one_end_with_4_and_no_other_law_is_tried() -> None:
     ran = check("planted:SHARED_PLACE")
     assert ran.exit_code == 4

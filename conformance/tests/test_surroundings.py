@@ -2,12 +2,15 @@
 
 import os
 import pwd
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from perdure_conformance.cli.surroundings import CACHE, prepare
+from perdure_conformance.no_exit import no_exit
 
 
 @pytest.fixture
@@ -40,3 +43,24 @@ def test_what_hypothesis_keeps_goes_to_the_caches(
     environment |= said
     prepare()
     assert environment[CACHE] == str(folder)
+
+
+ENDING = """
+import atexit, os
+from perdure_conformance.cli.surroundings import leave
+
+atexit.register(lambda: os._exit(0))
+leave(4)
+"""
+
+
+def test_what_a_store_has_done_at_the_end_does_not_choose_the_code() -> None:
+    assert subprocess.run([sys.executable, "-c", ENDING], stderr=subprocess.DEVNULL, check=False).returncode == 4
+
+
+def test_a_forked_child_of_the_store_may_end_itself() -> None:
+    with no_exit():
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -18,6 +18,7 @@ from perdure_conformance.bench import Bench
 from perdure_conformance.checks import NotClaimedError, NotRunError
 from perdure_conformance.effort import Effort
 from perdure_conformance.laws.register import Law, LawFunction, all_laws
+from perdure_conformance.no_exit import no_exit
 from perdure_conformance.places import Places
 from perdure_conformance.recording import CallLog, RecordedCall, printable
 from perdure_conformance.target import Target
@@ -135,7 +136,7 @@ def run_law(
     """
     began = time.perf_counter()
     told: list[tuple[Outcome, str]] = []
-    with Places() as places:
+    with Places() as places, no_exit():
         trial = _Trial(target, law, places, seed, examples or law.examples, Effort(points))
         thread = threading.Thread(target=lambda: told.append(trial.run()), name=f"law {law.id}", daemon=True)
         thread.start()

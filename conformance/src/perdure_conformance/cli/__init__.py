@@ -28,11 +28,13 @@ def main() -> None:
     # Laws make runs fail on purpose; what perdure logs about them is no part of the report.
     logging.getLogger("perdure").addHandler(logging.NullHandler())
     from perdure_conformance.cli.surroundings import leave, prepare
+    from perdure_conformance.no_exit import no_exit
 
     prepare()
     command = application()
     try:
-        command()
+        with no_exit():
+            command()
     except SystemExit as end:
         leave(end.code)
 

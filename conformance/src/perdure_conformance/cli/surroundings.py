@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from perdure.observers.plugins import GROUP, SWITCHED_OFF
 from perdure_conformance.laws.register import Law
+from perdure_conformance.no_exit import no_exit
 
 CACHE = "HYPOTHESIS_STORAGE_DIRECTORY"
 """The environment variable with the folder in which Hypothesis keeps what it knows of Python; examples are not kept at all."""
@@ -60,7 +61,8 @@ def leave(code: int | str | None) -> NoReturn:
     """End the process, with what is to be done at its end, but without its other threads: one of a store may hang for ever."""
     if isinstance(code, str):
         print(code, file=sys.stderr)  # reason: that is what `sys.exit` does with a text
-    atexit._run_exitfuncs()
+    with no_exit():
+        atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
