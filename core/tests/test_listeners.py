@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -127,6 +128,22 @@ async def test_it_runs_in_the_context_of_whoever_listens(channel: Channel) -> No
     send(channel, "a")
     await channel.catch_up()
     assert heard == ["listener", "listener"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks")
+async def test_one_that_ends_at_once_takes_no_event_from_the_next(channel: Channel) -> None:
+    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", None))
+    ear = Ear()
+
+    async def once(_: RunEvent) -> None:
+        off()
+
+    off = channel.on(once)
+    channel.on(ear.coroutine)
+    send(channel, "a", "b")
+    await channel.catch_up()
+    asyncio.get_running_loop().set_task_factory(None)
+    assert ear.heard == ["a", "b"]
 
 
 def failing(kind: str) -> Callable[[Any], Awaitable[None] | None]:

@@ -158,7 +158,9 @@ class Channel:
         self._is_observed = is_observed
         self.scope: str | EllipsisType | None = ...
         self._seq = 0
-        self._listeners: list[Listener] = []
+        self._listeners: tuple[
+            Listener, ...
+        ] = ()  # another one with each change: one may be made while an event is told
 
     def tell(
         self,
@@ -205,11 +207,10 @@ class Channel:
     def on(self, function: Callable[[Any], Awaitable[None] | None], scope: str | None = None) -> Callable[[], None]:
         """Have a function hear of every event from now on, unless of another scope; return a function that ends it."""
         listener = Listener(function, scope)
-        self._listeners.append(listener)
+        self._listeners = (*self._listeners, listener)
 
         def off() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
 
         return off
 
