@@ -9,8 +9,9 @@ import pytest
 from core.tests.processes import another, die_at, elsewhere, everything
 from core.tests.session_world import CALLS, FIRST, World, awaiting, elsewhere_running, finished, in_progress, ready
 
-from perdure import AgentStore
+from perdure import Agent, AgentStore, ToolCall, tool
 from perdure.errors import SessionAwaitingApprovalError, SessionBusyError, SessionConflictError
+from perdure.models import ScriptedModel
 from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio
@@ -270,6 +271,22 @@ async def test_a_turn_whose_transcript_was_rewritten_does_not_go_on(world: World
     assert world.paid == []
     assert await world.session.resume(rebase=True) is not None
     assert (world.paid, await world.texts()) == (["ann"], ["pay ann", "", "paid ann", "re: paid ann"])
+
+
+async def test_what_came_in_since_a_turn_began_is_not_shown_to_its_model(store: AgentStore) -> None:
+    @tool(needs_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    model = ScriptedModel(["re: first", [ToolCall("c1", "pay")], "done"])
+    session = Agent(model=model, tools=[pay], store=store).session("s")
+    await session.send("first")
+    (approval_id,) = (await session.send("pay")).approval_ids
+    await store.sessions.append("s", [{"kind": "message", "message": {"role": "user", "content": "other"}}])
+    await store.decide(approval_id, approved=True)
+    with pytest.raises(SessionConflictError, match="other records came in"):
+        await session.resume()
+    assert [message.text for message in model.calls[-1].messages] == [*FIRST, "pay", "", "paid"]
 
 
 async def test_finished_in_conflict_rebased(world: World) -> None:
