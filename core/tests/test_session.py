@@ -248,16 +248,20 @@ async def test_bad_input(store: AgentStore, given: Any, error: type[Exception]) 
 
 async def test_an_input_whose_record_is_just_too_large(store: AgentStore) -> None:
     """What would fit a turn journal but not the transcript is refused now, not when the turn is to be saved."""
-    for size in range(700, 1000, 7):
+    refused: list[bool] = []
+    for size in range(500, 700, 7):
         async with another(store) as watched:
             watched.sessions.bind(max_record=1000)
-            session = agent(watched).session()
+            session = Agent(model=ScriptedModel(["short"]), store=watched).session()
             try:
                 await session.send("x" * size)
             except RecordTooLargeError:
                 assert await store.sessions.load(session.id) is None
             else:
                 assert await session.pending() is None
+        refused.append(await store.sessions.load(session.id) is None)
+    assert refused.index(True) > 0
+    assert refused == sorted(refused)
 
 
 @pytest.mark.parametrize("input_id", [5, "x" * 513, "\ud800"])
