@@ -117,6 +117,51 @@ async def test_a_single_write_that_fails(
     assert await journal.write([append("a", b"1", first=7)]) == (7,)
 
 
+async def test_what_could_not_be_taken_back_is_taken_back_by_the_next_hop(
+    path: Path, journal: SqliteJournal, append: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next writes are acknowledged within a transaction that is never committed."""
+    assert journal._connection is not None
+    original = Worker.execute
+
+    def exhausted(worker: Worker, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if sql == "ROLLBACK":
+            raise MemoryError
+        return original(worker, sql, parameters)
+
+    def work(db: sqlite3.Connection) -> None:
+        db.execute("SELECT * FROM journal").fetchall()
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "execute", exhausted)
+        with pytest.raises(StoreUnavailableError):
+            await journal._connection.read("read", "s", work)
+    assert await journal.write([append("s", b"1", first=1)]) == (1,)
+    assert await load(path, "s") == [b"1"]
+
+
+async def test_a_call_of_a_group_that_fails_behind_its_statement_takes_the_group_along(
+    path: Path, journal: SqliteJournal, append: Maker
+) -> None:
+    """Its error says that nothing was written."""
+    assert journal._connection is not None
+
+    def work(db: sqlite3.Connection) -> None:
+        db.execute("UPDATE journal SET version = 9")
+        raise MemoryError
+
+    await journal.write([append("s", b"1", first=1)])
+    answers = await asyncio.gather(
+        journal._connection.write("write", "s", work, statements=1),
+        journal.write([append("t", b"1", first=1)]),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [StoreUnavailableError] * 2
+    assert await journal.write([append("s", b"2", expected=1)]) == (2,)
+    assert await load(path, "t") == []
+
+
 async def test_a_statement_that_fails_half_way_is_taken_back(path: Path, journal: SqliteJournal, append: Maker) -> None:
     await journal.write([append("s", b"1", first=1)])
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -193,30 +238,6 @@ async def test_waiting_for_a_lock_ends_and_does_not_stop_the_loop(path: Path, ap
             await writing
         other.execute("ROLLBACK")
     assert await journal.write([append("s", b"1", first=3)]) == (3,)
-    await journal.close()
-
-
-async def test_calls_that_wait_together_wait_once(path: Path, append: Maker) -> None:
-    """Each read of a hop waited for as long as a call may, one after the other."""
-    journal = SqliteJournal(path, journal_mode="delete", busy_timeout=0)
-    await journal.open()
-    assert journal._connection is not None
-    waited: list[None] = []
-
-    def work(db: sqlite3.Connection) -> object:
-        waited.append(None)
-        return db.execute("SELECT count(*) FROM journal").fetchone()
-
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        answers = await asyncio.gather(
-            *(journal._connection.read("read", "s", work) for _ in range(3)),
-            journal.write([append("s", b"1", first=1)]),
-            return_exceptions=True,
-        )
-    assert [type(answer) for answer in answers] == [StoreUnavailableError] * 4
-    assert len(waited) == 1
-    assert await journal.write([append("s", b"1", expected=0, first=3)]) == (3,)
     await journal.close()
 
 

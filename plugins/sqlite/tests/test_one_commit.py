@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from perdure.backend import Append, Delete, Head, Key, Part, Position, Replace, VersionConflictError
+from perdure.backend import (
+    Append,
+    Delete,
+    Head,
+    Key,
+    Part,
+    Position,
+    Replace,
+    StoreUnavailableError,
+    VersionConflictError,
+)
 from perdure_sqlite.journal import SqliteJournal
 from perdure_sqlite.statements import scan_query
 from perdure_sqlite.worker import Call, Worker
@@ -176,6 +186,30 @@ async def test_reads_do_not_wait_for_the_writes_of_their_hop(
         assert found is not None
         other.execute("ROLLBACK")
     assert hops == [1, 1]
+
+
+async def test_calls_that_wait_together_wait_once(path: Path, append: Maker) -> None:
+    """Each read of a hop waited for as long as a call may, one after the other."""
+    journal = SqliteJournal(path, journal_mode="delete", busy_timeout=0)
+    await journal.open()
+    assert journal._connection is not None
+    waited: list[None] = []
+
+    def work(db: sqlite3.Connection) -> object:
+        waited.append(None)
+        return db.execute("SELECT count(*) FROM journal").fetchone()
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        answers = await asyncio.gather(
+            *(journal._connection.read("read", "s", work) for _ in range(3)),
+            journal.write([append("s", b"1", first=1)]),
+            return_exceptions=True,
+        )
+    assert [type(answer) for answer in answers] == [StoreUnavailableError] * 4
+    assert len(waited) == 1
+    assert await journal.write([append("s", b"1", expected=0, first=3)]) == (3,)
+    await journal.close()
 
 
 async def steps(journal: SqliteJournal, work: Callable[[], Any]) -> int:

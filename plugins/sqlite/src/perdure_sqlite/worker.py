@@ -70,6 +70,8 @@ class Worker(sqlite3.Connection):
 
     def run(self, calls: Sequence[Call]) -> None:
         """Run the calls of one hop. When it returns, each has its result or its error, and what it wrote is committed."""
+        if self.in_transaction:  # memory ran out before the hop before could take back what it did
+            self.execute("ROLLBACK")
         reads = [call for call in calls if not call.statements]
         writes = [call for call in calls if call.statements]
         for place, call in enumerate(reads):
@@ -123,7 +125,8 @@ class Worker(sqlite3.Connection):
         try:
             call.result = call.work(self)
         except Exception as error:
-            if not self.in_transaction:  # SQLite gave up the whole transaction: the disk is full or fails
+            # SQLite gave up the whole transaction: the disk is full or fails; or nobody knows how far the call came.
+            if not self.in_transaction or in_doubt(error):
                 raise
             if several:
                 self.execute("ROLLBACK TO member")
