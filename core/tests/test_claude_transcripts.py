@@ -206,6 +206,25 @@ def test_what_was_taken_back_is_kept_where_no_model_sees_it() -> None:
     assert [(note.where, note.outcome) for note in made.notes] == [("line 3", "kept"), ("line 5", "kept")]
 
 
+def test_what_was_taken_back_stays_so_when_it_goes_out_and_comes_in_again() -> None:
+    lines = [
+        line("u1", None, "user", "Look."),
+        line("u2", "u1", "assistant", "Yes?"),
+        line("x1", "u2", "system", None, subtype="turn_duration"),
+        line("d1", "x1", "user", "taken back"),
+        line("d2", "d1", "assistant", "an answer to that"),
+        line("x2", "d2", "system", None, subtype="turn_duration"),
+        line("u3", "x1", "user", "Look there."),
+        line("u4", "u3", "assistant", "I see."),
+    ]
+    (made,) = drafts_from_claude(data(lines)).value
+    out = claude_from_transcripts("b3f0", [made.records], at=AT).value
+    assert {one["uuid"]: one["parentUuid"] for one in out} == {one["uuid"]: one["parentUuid"] for one in lines}
+    (again,) = drafts_from_claude(data(out)).value
+    assert seen(again.records) == seen(made.records)
+    assert [text for _, text in seen(made.records)] == ["Look.", "Yes?", "Look there.", "I see."]
+
+
 def test_orphan_calls_and_results_are_repaired() -> None:
     lines = [
         line("a", None, "user", "go"),

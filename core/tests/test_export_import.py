@@ -20,7 +20,7 @@ from perdure import AgentStore, codec, open_store
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.conversation import Claim
-from perdure.errors import ImportDataError, SchemaVersionError, SessionHalfCopiedError
+from perdure.errors import ImportDataError, InvalidArgumentError, SchemaVersionError, SessionHalfCopiedError
 from perdure.interchange import export_conversations, import_conversations
 from perdure_conformance.interception import Died, at
 from perdure_conformance.manual_clock import ManualClock
@@ -139,6 +139,12 @@ async def test_other_data_is_never_overwritten(store: AgentStore, target: AgentS
     assert set(report.not_copied) == {"plain", "talk"}
     after = await everything(target)
     assert {name: after[name] for name in before} == before
+
+
+async def test_one_id_is_no_list_of_ids(store: AgentStore) -> None:
+    one_id: Any = "talk"
+    with pytest.raises(InvalidArgumentError, match="session_ids"):
+        await export_conversations(store, io.BytesIO(), session_ids=one_id)
 
 
 async def test_chosen_conversations_and_what_is_not_there(store: AgentStore) -> None:

@@ -291,6 +291,13 @@ async def test_an_import_into_a_store_without_claims_is_whole_or_not_there(clock
 
 
 @pytest.mark.anyio
+async def test_an_empty_file_is_no_list_without_messages(target: AgentStore) -> None:
+    with pytest.raises(ImportDataError, match="has no message"):
+        await import_openai(target, b" \n", session_id="s")
+    assert (await import_openai(target, b"[]", session_id="s")).copied == 1
+
+
+@pytest.mark.anyio
 async def test_an_empty_session_id_is_not_a_missing_one(target: AgentStore) -> None:
     with pytest.raises(InvalidIdError):
         await import_openai(target, b'[{"role": "user", "content": "hi"}]', session_id="")

@@ -73,7 +73,9 @@ class _Writer:
         line = record.get(OWN)
         if str(record.get("kind")).startswith(FOREIGN) and isinstance(line, dict):
             self.lines.append(line)
-            if isinstance(line.get("uuid"), str) and line.get("type") not in ("user", "assistant"):
+            parent = line.get("parentUuid") or line.get("logicalParentUuid")
+            goes_on = parent == self._last  # else it is of a branch that was taken back
+            if goes_on and isinstance(line.get("uuid"), str) and line.get("type") not in ("user", "assistant"):
                 self._last = line["uuid"]
             return
         kind = record.get("kind")

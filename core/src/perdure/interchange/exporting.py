@@ -8,7 +8,13 @@ from typing import IO, TYPE_CHECKING
 from perdure import codec
 from perdure.contracts.checkpoints import IDLE
 from perdure.conversation import journal_of, settle
-from perdure.errors import NotJsonError, SessionBusyError, SessionHalfCopiedError, StoreCorruptedError
+from perdure.errors import (
+    InvalidArgumentError,
+    NotJsonError,
+    SessionBusyError,
+    SessionHalfCopiedError,
+    StoreCorruptedError,
+)
 from perdure.interchange.claude_writing import claude_from_transcripts
 from perdure.interchange.notes import LEFT_OUT, Converted, Note
 from perdure.interchange.openai_chat import openai_from_records
@@ -138,6 +144,8 @@ def _parts(snapshot: Snapshot) -> Iterator[Sequence[Record]]:
 async def _snapshots(
     store: AgentStore, session_ids: Sequence[str] | None, report: ExportReport
 ) -> AsyncIterator[Snapshot]:
+    if isinstance(session_ids, str):
+        raise InvalidArgumentError("session_ids", "must be a list of ids; give [id] for one")
     async for key in keys(store) if session_ids is None else _each(session_ids):
         try:
             if "checkpoints" in store:

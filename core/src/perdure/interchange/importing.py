@@ -94,6 +94,8 @@ async def import_openai(
     """
     report = ImportReport()
     found = list(_openai_conversations(data, report.notes, strict=strict))
+    if not found and not report.notes:
+        raise unusable("the data", "has no message")
     drafts: list[Draft] = []
     for number, (name, messages) in enumerate(found, 1):
         given = session_id if session_id is None or len(found) == 1 else f"{session_id}-{number}"
