@@ -83,6 +83,26 @@ async def test_a_turn_that_runs_is_stopped_by_no_other_scope_and_no_other_agent(
     assert (await turn).text == "done"
 
 
+async def test_a_turn_of_another_life_is_stopped_by_no_object_of_the_scope_before(store: AgentStore) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: ModelRequest) -> ModelResponse:
+        asked.set()
+        await go_on.wait()
+        return ModelResponse("done")
+
+    before = agent(store).session("s", scope="acme")
+    await before.send("hello")
+    await before.load()
+    await store.delete_session("s")
+    turn = asyncio.create_task(Agent(model=FunctionModel(answer), store=store).session("s", scope="other").send("go"))
+    await asked.wait()
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await before.abort()
+    go_on.set()
+    assert (await turn).text == "done"
+
+
 async def test_of_two_scopes_that_create_one_session_the_second_runs_nothing_in_it(store: AgentStore) -> None:
     slow = Held("after", skip=1)  # the turn journal is read first, then the session
     late = another(store, slow)

@@ -299,9 +299,10 @@ class Session:
                     async with place.served():
                         await self._turns.require_own_scope()
                         return await discard(self._journal, self._channel, force=False)
-        if self._view.head is None:  # else the turn has read it, and nobody needs the store for this
+        view = runner.dialogue.view or self._view  # the turn's: this object's may be of a session that was deleted
+        if view.head is None:  # else the turn has read it, and nobody needs the store for this
             await self._turns.require_own_scope()
-        self._turns.require_scope(self._view.head)
+        self._turns.require_scope(view.head)
         self._journal.require_own(runner.journal)
         await runner.abort()
         if isinstance(runner.failure, Exception):
