@@ -123,8 +123,9 @@ async def test_zero_removes_all_that_was_written_before_now(store: AgentStore, c
     assert (await prune(store, timedelta(0))).sessions == ("s",)
 
 
+@pytest.mark.parametrize("age", [timedelta(0), WEEK])
 @pytest.mark.parametrize("part", ["session", "journal", "approval"])
-async def test_the_newest_part_decides(any_store: AgentStore, clock: ManualClock, part: str) -> None:
+async def test_the_newest_part_decides(any_store: AgentStore, clock: ManualClock, part: str, age: timedelta) -> None:
     approval_id = await paid(any_store, "s")
     clock.advance(WEEK + TICK)
     if part == "session":
@@ -136,6 +137,7 @@ async def test_the_newest_part_decides(any_store: AgentStore, clock: ManualClock
     else:
         other = Approval("s.turn-1.s0.c0", "s.turn-1", "c1", "pay", {}, clock.now(), session_id="s")
         await any_store.approvals.create(other)
+    clock.advance(age)
     report = await prune(any_store)
     assert (report.sessions, report.runs, report.approvals) == ((), (), (approval_id,))  # its run is over
 

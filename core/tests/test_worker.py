@@ -561,6 +561,24 @@ async def test_a_stopped_worker_gives_its_leases_back_and_that_does_not_count(st
     assert len(ended(await Worker(world.agent(store), max_attempts=3).sweep())) == 5
 
 
+async def test_a_turn_that_is_taken_while_it_is_handed_over_stays_with_whoever_took_it(store: AgentStore) -> None:
+    world, owner = World(), elsewhere().new_owner()
+
+    async def before(call: Call) -> None:
+        if any(b"handed-over" in item for operation in call.operations for item in getattr(operation, "items", ())):
+            await change(store, "s", resumed(store), owner=owner, attempts=2)
+
+    worker = Worker(world.agent(another(store, Interception(before=before))))
+    await submit(store, "s", "wait s")
+    working = asyncio.create_task(worker.sweep())
+    await world.run(1)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    found = await journal(store, "s")
+    assert (found.head.owner, found.head.attempts, found.entries[-1]["kind"]) == (owner, 2, "resumed")
+
+
 async def test_a_cancelled_worker_gives_its_leases_back(store: AgentStore) -> None:
     world = World()
     worker = Worker(world.agent(store))
