@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from perdure.backend import StoreClosedError, StoreUnavailableError
+from perdure.backend import StoreClosedError, StoreUnavailableError, UnsupportedOperationError
 from perdure_file.guards import KEPT
 from perdure_file.journal import FileJournal
+from perdure_file.salvage import salvage
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +55,18 @@ async def test_a_new_file_that_cannot_be_locked_or_looked_at_is_removed_and_clos
         assert op.paths(root, "*.tmp") == []
         assert [link for link in op.descriptors(root) if ".tmp" in link] == []
     assert await journal.write([op.append("s", b"{}")]) == (1,)
+
+
+async def test_a_salvage_that_is_refused_leaves_nothing_open(
+    journal: FileJournal, disk: Any, op: Any, root: Path, file_of: Callable[..., Path]
+) -> None:
+    await journal.write([op.append("s", b"{}")])
+    file_of("s").write_bytes(b"damaged")
+    before = op.descriptors(root)
+    disk.fail("lock", errno.ENOLCK)
+    with pytest.raises(UnsupportedOperationError):
+        salvage(file_of("s"), disk=disk)
+    assert op.descriptors(root) == before
 
 
 FEW_DESCRIPTORS = """

@@ -11,16 +11,20 @@ import os
 import threading
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
 from perdure.backend import StoreCorruptedError
-from perdure_file.directory import LOCKS, Directory, Place
+from perdure_file.directory import LOCKS, READ_ONLY, Directory, Place
 from perdure_file.disk import identity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure_file.log import Log, Tail
     from perdure_file.waiting import Patience
+
+T = TypeVar("T")
 
 KEPT: Final = 64
 """How many keys keep their descriptors while nobody writes them."""
@@ -59,16 +63,14 @@ class Guard:
             raise
         try:
             if look:
-                self._look(write=make)
+                self._look()
         except BaseException:
-            self.unlock(keep=make)
+            self.unlock()
             raise
 
-    def unlock(self, *, keep: bool) -> None:
-        """Release the lock, and close the file unless it is to be kept: a reader has it open for reading only."""
+    def unlock(self) -> None:
+        """Release the lock. The file stays open for the next writer."""
         try:
-            if not keep:
-                self.adopt(None)
             self._release()
         finally:
             self.mutex.release()
@@ -135,14 +137,14 @@ class Guard:
         except FileExistsError:  # another writer was faster
             return self._open(folder, make=make)
 
-    def _look(self, *, write: bool) -> None:
+    def _look(self) -> None:
         """Keep the open file only if it is still the key's: another process may have replaced or deleted it."""
         folder = self._directory.find(self.place.part)
         found = None if folder is None else self._disk.status_at(self.place.file, folder)
         if self.log is not None and found is not None and self.log.still_at(found):
             self._size = found.st_size
             return
-        self.adopt(self._directory.log(self.place, write=write))
+        self.adopt(self._directory.log(self.place, write=True))
 
     def _is_at_its_name(self, folder: int) -> bool:
         try:
@@ -194,7 +196,7 @@ class Held:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._guard.unlock(keep=self._make)
+            self._guard.unlock()
         finally:
             self._guards.leave(self._guard)
 
@@ -219,6 +221,17 @@ class Guards:
             look: Whether to open the key's file; a damaged one cannot be.
         """
         return Held(self, place, patience, make, look)
+
+    def read(self, place: Place, patience: Patience, work: Callable[[], T]) -> T:
+        """Read what looked damaged while nobody writes the key: under its lock, or without one where nobody may lock."""
+        try:
+            with self.locked(place, patience, make=False, look=False) as guard:
+                guard.adopt(None)  # the next writer looks again, too
+                return work()
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+        return work()
 
     def take(self, place: Place) -> Guard:
         """Return the guard of a key, for one more who uses it."""

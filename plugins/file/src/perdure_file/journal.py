@@ -31,7 +31,7 @@ from perdure.backend import (
     describe,
 )
 from perdure_file.changes import Changes
-from perdure_file.directory import READ_ONLY, Directory, Place
+from perdure_file.directory import Directory, Place
 from perdure_file.disk import DISK, Disk
 from perdure_file.guards import Guards
 from perdure_file.reports import TornWrite, log_torn_write
@@ -192,13 +192,8 @@ class FileJournal(Journal):
         try:
             return self._load(place, after, limit, last)
         except StoreCorruptedError:
-            try:
-                with self._guards.locked(place, Patience(self._busy_timeout), make=False):
-                    return self._load(place, after, limit, last)
-            except OSError as error:
-                if error.errno not in READ_ONLY:
-                    raise
-                return self._load(place, after, limit, last)  # where nobody may lock, nobody writes
+            patience = Patience(self._busy_timeout)
+            return self._guards.read(place, patience, lambda: self._load(place, after, limit, last))
 
     def _head(self, place: Place) -> JournalSnapshot | None:
         """Read a head for a listing; damage names the id, so that whoever lists can go on behind it."""
@@ -264,7 +259,8 @@ class FileJournal(Journal):
 
     def _end(self, threads: Threads) -> None:
         threads.join()
-        _release(self._guards, self._directory, self._process)
+        self._guards.close()
+        self._directory.close()
 
 
 _place = lru_cache(maxsize=1024)(Place)
@@ -274,12 +270,6 @@ def _forget(threads: Threads, guards: Guards, directory: Directory, process: int
     """Let go of what a journal had that nobody has closed and nobody has any more."""
     if process == os.getpid():  # a fork has none of the threads, and perhaps a lock that one of them held
         threads.dismiss()
-    _release(guards, directory, process)
-
-
-def _release(guards: Guards, directory: Directory, process: int) -> None:
-    """Close the descriptors, unless they are those of the process that this one is a fork of."""
-    if process == os.getpid():
         guards.close()
         directory.close()
 

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from perdure.backend import Head, InvalidArgumentError, Key, Part, PerdureError, StoreCorruptedError, describe
 from perdure_file.changes import Changes
-from perdure_file.directory import READ_ONLY, SUFFIX, Directory, Place
+from perdure_file.directory import SUFFIX, Directory, Place
 from perdure_file.disk import DISK, Disk
 from perdure_file.guards import Guards
 from perdure_file.lines import (
@@ -39,7 +39,7 @@ from perdure_file.reports import damage, log_torn_write
 from perdure_file.waiting import Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 DAMAGED: Final = "damaged"
 
@@ -123,18 +123,11 @@ def verify(path: str | Path, *, busy_timeout: float = 5.0, disk: Disk = DISK) ->
         OSError: It cannot be read.
     """
     located = _Located.of(path, disk)
-    located.directory.enter()
-    with located.guards() as guards:
+    with located.opened(located.directory.enter) as guards:
         report, _ = _examined(located)
-        if report.whole:
-            return report
-        try:
-            with guards.locked(located.place, Patience(busy_timeout), make=False, look=False):
-                return _examined(located)[0]
-        except OSError as error:
-            if error.errno not in READ_ONLY:
-                raise
-            return _examined(located)[0]  # where nobody may lock, nobody writes
+        if not report.whole:
+            report, _ = guards.read(located.place, Patience(busy_timeout), lambda: _examined(located))
+        return report
 
 
 def salvage(path: str | Path, *, busy_timeout: float = 5.0, shared: bool = True, disk: Disk = DISK) -> FileReport:
@@ -158,8 +151,10 @@ def salvage(path: str | Path, *, busy_timeout: float = 5.0, shared: bool = True,
         As `verify`, and what writing raises.
     """
     located = _Located.of(path, disk, shared=shared)
-    located.directory.open()
-    with located.guards() as guards, guards.locked(located.place, Patience(busy_timeout), look=False) as guard:
+    with (
+        located.opened(located.directory.open) as guards,
+        guards.locked(located.place, Patience(busy_timeout), look=False) as guard,
+    ):
         report, found = _examined(located)
         if report.whole or report.way_out:
             return report
@@ -178,7 +173,6 @@ class _Located:
     path: Path
     directory: Directory
     place: Place
-    disk: Disk
 
     @classmethod
     def of(cls, path: str | Path, disk: Disk, *, shared: bool = True) -> _Located:
@@ -189,13 +183,14 @@ class _Located:
             raise InvalidArgumentError("path", f"is no file of a store: {path}")
         root = path.parent.parent.parent
         directory = Directory(disk, str(root), namespace, f"file:{root}", shared=shared)
-        return cls(path, directory, Place(Key(Part(path.parent.name), key_id)), disk)
+        return cls(path, directory, Place(Key(Part(path.parent.name), key_id)))
 
     @contextmanager
-    def guards(self) -> Iterator[Guards]:
-        """Give the locks of the directory, which is open, and close both."""
+    def opened(self, enter: Callable[[], None]) -> Iterator[Guards]:
+        """Open the directory, give its locks, and close both."""
         guards = Guards(self.directory)
         try:
+            enter()
             yield guards
         finally:
             guards.close()
@@ -208,12 +203,12 @@ class _Located:
             raise FileNotFoundError(self.path)
         file = self.directory.open_file(self.place.file, os.O_RDONLY, folder, str(self.path))
         try:
-            status = self.disk.status(file)
+            status = self.directory.disk.status(file)
             if not stat.S_ISREG(status.st_mode):
                 raise damage(str(self.path), "it is not a regular file")
-            return self.disk.read(file, 0, status.st_size), datetime.fromtimestamp(status.st_mtime, UTC)
+            return self.directory.disk.read(file, 0, status.st_size), datetime.fromtimestamp(status.st_mtime, UTC)
         finally:
-            self.disk.let_go(file)
+            self.directory.disk.let_go(file)
 
     def keep(self) -> Path:
         """Give the damaged file a second name, which stays when the first one is taken over."""
@@ -221,11 +216,11 @@ class _Located:
         while True:
             name = f"{self.path.name.removesuffix(SUFFIX)}.{number}{SUFFIX}"
             try:
-                self.disk.link(self.path.name, self.directory.make(self.place.part), name, folder)
+                self.directory.disk.link(self.path.name, self.directory.make(self.place.part), name, folder)
             except FileExistsError:
                 number += 1
             else:
-                self.disk.sync(folder)
+                self.directory.disk.sync(folder)
                 return self.path.parent.parent / DAMAGED / self.place.part / name
 
 
