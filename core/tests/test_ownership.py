@@ -14,11 +14,11 @@ import pytest
 from core.tests.processes import another, dead, elsewhere
 
 from perdure import AgentStore, Lease
-from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
+from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, CheckpointInfo
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
 from perdure.ownership import leases
 from perdure.ownership.heartbeat import Heartbeat
-from perdure.ownership.leases import Line, Ownership, OwnershipLostError, Process, this_process
+from perdure.ownership.leases import MOST_SEEN, Line, Ownership, OwnershipLostError, Process, this_process
 from perdure.ownership.owned_journal import OwnedJournal
 from perdure.ownership.uninterrupted import uninterrupted
 from perdure_conformance.interception import Call, Interception, at
@@ -160,6 +160,17 @@ async def test_a_line_serves_one_after_another_and_skips_those_who_leave() -> No
     assert not line
 
 
+def test_what_was_seen_of_others_does_not_grow_without_end(clock: ManualClock) -> None:
+    ownership, head = Ownership(clock, Process("h", "b", "n", 1, "")), CheckpointHead("in-progress", owner="elsewhere")
+    infos = [CheckpointInfo(f"s{number}", 1, 0, head, clock.now(), clock.now()) for number in range(MOST_SEEN + 5)]
+    for info in infos:
+        assert ownership.is_live(info)
+        assert ownership.is_live(infos[0])  # what is asked for again is remembered
+    assert len(ownership._seen) == MOST_SEEN
+    clock.advance(Lease().length)
+    assert not ownership.is_live(infos[0])
+
+
 # --- the queue ---
 
 
@@ -296,8 +307,9 @@ async def test_a_lease_runs_from_the_first_try_of_an_append_that_is_made_anew(
     assert journal._held.idle_for(waited)
 
 
+@pytest.mark.parametrize("later", [timedelta(0), timedelta(microseconds=1)])
 async def test_an_append_is_not_taken_for_one_of_unknown_outcome_before_it(
-    store: AgentStore, clock: ManualClock
+    store: AgentStore, clock: ManualClock, later: timedelta
 ) -> None:
     """Both go out with a lease that is young: it is by the head that each is told from the other."""
 
@@ -312,10 +324,30 @@ async def test_an_append_is_not_taken_for_one_of_unknown_outcome_before_it(
     journal = await take(another(store, Interception(before=before, after=after)))
     with pytest.raises(OutcomeUnknownError):
         await journal.append([{"n": 1}])
-    clock.advance(timedelta(microseconds=1))
+    clock.advance(later)
     with pytest.raises(OwnershipLostError):
         await journal.append([{"n": 2}])
     assert [entry.get("n") for entry in (await load(store)).entries] == [None, 1]
+
+
+async def test_a_heartbeat_of_unknown_outcome_takes_no_entries_along(store: AgentStore, clock: ManualClock) -> None:
+    """What could not be written goes out with the next append, behind a heartbeat that landed and nobody knew."""
+
+    async def before(call: Call) -> None:
+        if call.number == 3:  # the second try of the heartbeat
+            raise StoreUnavailableError("write", "s")
+
+    async def after(call: Call) -> None:
+        if call.number == 2:
+            raise OutcomeUnknownError("write", "s")
+
+    journal = await take(another(store, Interception(before=before, after=after)))
+    journal.leave([{"n": 1}])
+    clock.advance(Lease().heartbeat)
+    with pytest.raises(OutcomeUnknownError):
+        await journal.beat()
+    await journal.append([{"n": 2}])
+    assert [entry.get("n") for entry in (await load(store)).entries] == [None, 1, 2]
 
 
 async def test_a_store_that_is_away_costs_nothing_but_the_append(store: AgentStore) -> None:

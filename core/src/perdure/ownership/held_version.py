@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.contracts.plain import changed
 from perdure.errors import OutcomeUnknownError, StoreUnavailableError, VersionConflictError
-from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.leases import TICK, OwnershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -60,7 +60,7 @@ class HeldVersion:
         self._renewed = ownership.clock.monotonic()
         self._young = min(ownership.lease.length, ownership.lease.heartbeat) / 10
         self._noted: dict[str, Any] = {}  # since the last write began
-        self._unknown = False  # whether a write at this version may have landed
+        self._unknown: list[CheckpointHead] = []  # of the writes at this version that may have landed
         self._lost = False
 
     def require_ours(self) -> None:
@@ -86,11 +86,14 @@ class HeldVersion:
         """Return the head for the next write, with changes; its lease runs from now, or is still young.
 
         Behind a write of unknown outcome it is not the same as that one's, since it is by their heads that the two are told
-        apart.
+        apart, also under a clock that stands still.
         """
-        if changes or self._unknown or self.idle_for(self._young):
-            return renewed(self._ownership, self.head, **changes)
-        return self.head
+        if not (changes or self._unknown or self.idle_for(self._young)):
+            return self.head
+        head = renewed(self._ownership, self.head, **changes)
+        while head in self._unknown and head.lease is not None:
+            head = changed(head, {"lease": head.lease + TICK})
+        return head
 
     def doubt(self, head: CheckpointHead, entries: list[Record]) -> None:
         """Remember an append of unknown outcome behind which others may go out."""
@@ -117,10 +120,10 @@ class HeldVersion:
                 if not await self._doubtful_landed():
                     raise self.lose() from error
             except OutcomeUnknownError:
-                self._unknown = True
+                self._unknown.append(head)
                 raise
         self.number += 1
-        self._unknown = False
+        self._unknown.clear()
         self._doubtful.clear()
         if head is not before:
             self.head, self._renewed = changed(head, self._noted), began

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 TICK: Final = timedelta(microseconds=1)
 LONGEST: Final = timedelta(days=366)
+MOST_SEEN: Final = 10_000
+"""How many journals of live owners are remembered: what is not asked for again would stay as long as the process."""
 
 
 class OwnershipLostError(PerdureError):
@@ -244,10 +246,12 @@ class Ownership:
         if head.lease_expires_at is not None and self.clock.now() - head.lease_expires_at > self.lease.max_clock_skew:
             return False
         now = self.clock.monotonic()
-        version, since = self._seen.get(found.key, (0, now))
+        version, since = self._seen.pop(found.key, (0, now))
         if version != found.version:
             since = now
         self._seen[found.key] = (found.version, since)
+        if len(self._seen) > MOST_SEEN:
+            self.forget(next(iter(self._seen)))  # nobody has asked for that one for the longest time
         length = self.lease.length if head.lease is None else head.lease
         return now - since < length.total_seconds()
 

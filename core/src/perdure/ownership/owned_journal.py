@@ -279,7 +279,7 @@ class OwnedJournal:
         async with self._queue:
             # While this one waited, another append may have gone out, or have given the journal up.
             if not self._released and self._held.idle_for(self._ownership.lease.heartbeat):
-                await self._append_in_turn((), None, _never, {})
+                await self._append_in_turn((), None, _never, {}, aside=True)
 
     async def _append_in_turn(
         self,
@@ -290,7 +290,7 @@ class OwnedJournal:
         *,
         aside: bool = False,
     ) -> bool:
-        """Append at the version held; `aside`: the turn goes on if nobody knows whether it landed, as after a heartbeat."""
+        """Append at the version held; `aside`, as a heartbeat is: the turn goes on if nobody knows whether it landed."""
         self._held.require_ours()
         head = self._held.next_head(changes)
         left = 0 if aside else len(self._left)
