@@ -9,7 +9,13 @@ import pytest
 
 from perdure import AgentStore, codec
 from perdure.contracts.sessions import SessionStore
-from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
+from perdure.errors import (
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    UnsupportedOperationError,
+    VersionConflictError,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -51,3 +57,11 @@ async def test_a_failure_whose_text_fails_is_typed_all_the_same() -> None:
         await Failing().load("s")
     with pytest.raises(OutcomeUnknownError, match="Mute"):
         await Failing().append("s", [])
+
+
+@pytest.mark.parametrize("part", ["sessions", "checkpoints", "approvals"])
+async def test_a_part_that_is_absent_says_so_whatever_is_asked_of_it(part: str) -> None:
+    store = getattr(AgentStore(), part)
+    for call in (store.list(), store.delete("s")):
+        with pytest.raises(UnsupportedOperationError, match=rf"this bundle \(it has no {part}\) does not support"):
+            await call

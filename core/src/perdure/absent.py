@@ -11,11 +11,20 @@ from perdure.errors import UnsupportedOperationError
 
 
 def _refuse(part: str, operation: str) -> NoReturn:
-    raise UnsupportedOperationError(f"this bundle (it has no {part})", operation)
+    raise UnsupportedOperationError(_title(part), operation)
+
+
+def _title(part: str) -> str:
+    return f"this bundle (it has no {part})"
 
 
 class AbsentSessions(SessionStore):
     """No session store."""
+
+    @property
+    def title(self) -> str:
+        """What is missing where."""
+        return _title("sessions")
 
     async def _load(self, *_: Any, **__: Any) -> NoReturn:
         _refuse("sessions", "load")
@@ -26,6 +35,11 @@ class AbsentSessions(SessionStore):
 
 class AbsentCheckpoints(CheckpointStore):
     """No checkpoint store."""
+
+    @property
+    def title(self) -> str:
+        """What is missing where."""
+        return _title("checkpoints")
 
     async def _load(self, *_: Any, **__: Any) -> NoReturn:
         _refuse("checkpoints", "load")
@@ -45,6 +59,11 @@ class AbsentCheckpoints(CheckpointStore):
 
 class AbsentApprovals(ApprovalStore):
     """No approval store."""
+
+    @property
+    def title(self) -> str:
+        """What is missing where."""
+        return _title("approvals")
 
     async def _create(self, *_: Any, **__: Any) -> NoReturn:
         _refuse("approvals", "create")
