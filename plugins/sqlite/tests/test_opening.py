@@ -154,11 +154,15 @@ async def test_a_page_of_heads_that_is_damaged_hides_no_other(
     await again.close()
 
 
-async def test_the_directory_is_made(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path / "some" / "where" / "agent.db")
-    await journal.open()
-    await journal.close()
+async def test_the_directory_is_made_to_outlast_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    for _ in range(2):
+        journal = SqliteJournal(tmp_path / "some" / "where" / "agent.db")
+        await journal.open()
+        await journal.close()
     assert (tmp_path / "some" / "where" / "agent.db").exists()
+    assert synced == [tmp_path.stat().st_ino, (tmp_path / "some").stat().st_ino]
 
 
 async def test_a_directory_is_called_one(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class Database:
             return
         try:
             directory = Path(os.path.realpath(self.path)).parent  # of a link: where the file is, and with it its log
-            directory.mkdir(parents=True, exist_ok=True)
+            _make(directory)
             kind = self.file_system(directory)
             present = Path(self.path).exists()
             if Path(self.path).is_dir():
@@ -228,6 +228,22 @@ def facts(connection: sqlite3.Connection) -> tuple[int, int, int]:
         for name in ("application_id", "user_version", "schema_version")
     )
     return application_id, version, changes
+
+
+def _make(directory: Path) -> None:
+    """Make a directory with its parents, to outlast a power loss: SQLite sees to the names in the last one alone."""
+    if directory.is_dir():
+        return
+    _make(directory.parent)
+    directory.mkdir(exist_ok=True)
+    try:
+        parent = os.open(directory.parent, os.O_RDONLY)
+    except PermissionError:  # who may write there may perhaps not read; and Windows opens no directory
+        return
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
 
 
 def _statements(script: str) -> Iterator[str]:
