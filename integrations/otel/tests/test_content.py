@@ -55,3 +55,21 @@ async def test_with_the_switch_content_has_the_shape_of_the_conventions(store: A
     assert facts(call)["gen_ai.tool.call.result"] == "found 7"
     (raised,) = failed.events
     assert (raised.name, (raised.attributes or {})["exception.message"]) == ("exception", "no route")
+
+
+async def test_half_a_character_hinders_no_export(store: AgentStore) -> None:
+    reported = Reported(capture_content=True)
+    observers.register(reported.telemetry)
+    try:
+        model = ScriptedModel([asks(ToolCall("c1", "look_up", {"order": "\ud800"})), "Found."])
+        await Agent(model=model, tools=[look_up], store=store).session("s").send("Where is \ud800?")
+        turn = await reported.span("invoke_agent agent")
+        call = await reported.span("execute_tool look_up")
+    finally:
+        observers.unregister(reported.telemetry)
+    said = [value for span in (turn, call) for value in facts(span).values() if isinstance(value, str)]
+    assert "\n".join(said).encode("utf-8")
+    (given,) = json.loads(facts(turn)["gen_ai.input.messages"])
+    assert given["parts"] == [{"type": "text", "content": "Where is \ud800?"}]
+    assert json.loads(facts(call)["gen_ai.tool.call.arguments"]) == {"order": "\ud800"}
+    assert facts(call)["gen_ai.tool.call.result"] == r"found \ud800"

@@ -22,7 +22,12 @@ def is_wanted() -> bool:
 
 def as_json(value: object) -> str:
     """Return a value as the text of an attribute."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return as_text(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def as_text(text: str) -> str:
+    """Return a text as that of an attribute: with half a character in one, no span of its batch could be exported."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def split(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -234,7 +234,7 @@ class Telemetry:
             spans.span.add_event("perdure.tool.not_run", facts, nanoseconds(event.at))
             return
         if self._content:
-            call.span.set_attribute(names.TOOL_RESULT, event.message.text)
+            call.span.set_attribute(names.TOOL_RESULT, content.as_text(event.message.text))
         self._end_tool(call, event.at, "tool_error" if event.message.is_error else None)
 
     def _end_tool(self, call: ToolSpan, at: datetime, error: str | None) -> None:
