@@ -14,7 +14,7 @@ from core.tests.test_calls_repair import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure import AgentStore, Message, open_store
+from perdure import AgentStore, Message, open_store, safe_id
 from perdure.errors import ImportDataError
 from perdure.interchange import claude_from_transcripts, drafts_from_claude, export_claude, import_claude
 from perdure_conformance.manual_clock import ManualClock
@@ -223,6 +223,21 @@ def test_what_was_taken_back_stays_so_when_it_goes_out_and_comes_in_again() -> N
     (again,) = drafts_from_claude(data(out)).value
     assert seen(again.records) == seen(made.records)
     assert [text for _, text in seen(made.records)] == ["Look.", "Yes?", "Look there.", "I see."]
+
+
+@pytest.mark.anyio
+async def test_the_file_of_a_sidechain_does_not_take_the_place_of_its_conversation(target: AgentStore) -> None:
+    side = [
+        line("s1", None, "user", "Find it.", isSidechain=True, agentId="a7"),
+        line("s2", "s1", "assistant", "Found.", isSidechain=True, agentId="a7"),
+    ]
+    for lines in (side, CHAT, side):
+        assert (await import_claude(target, data(lines))).complete
+    names = {info.session_id for info in (await target.sessions.list()).items}
+    assert names == {"b3f0", safe_id("b3f0.sidechain-a7")}
+    together = await import_claude(target, data([*CHAT, *side]))
+    assert (together.copied, together.present) == (0, 2)
+    assert (await import_claude(target, data(side), session_id="mine")).sessions == ["mine"]
 
 
 def test_orphan_calls_and_results_are_repaired() -> None:

@@ -43,12 +43,13 @@ def drafts_from_claude(
     """Make conversations of a Claude-shaped transcript.
 
     What leads to the last message is the conversation; what a compaction has replaced becomes its archives; each
-    sidechain becomes a conversation of its own. Every other line stays in the transcript as it is, in a record that no
+    sidechain becomes a conversation of its own, also if it has a file of its own. Every other line stays in the transcript as it is, in a record that no
     model sees. Calls and results are repaired, see `repair_calls`.
 
     Args:
         lines: The lines of one file, as a binary file gives them.
-        session_id: The session id to give it; `None`: `safe_id` of the one in the file.
+        session_id: The session id to give it; `None`: `safe_id` of the one in the file, or one made of that for a
+            sidechain.
         strict: Whether a damaged line, other than a torn last one, is an error; else it is left out, with a note.
 
     Returns:
@@ -60,20 +61,20 @@ def drafts_from_claude(
     notes: list[Note] = []
     entries = read_entries(lines, notes, strict=strict)
     main = [entry for entry in entries if not entry.aside]
-    if not any(entry.spoken for entry in main):
-        main = entries  # the file of a sidechain alone
+    aside = sidechains([entry for entry in entries if entry.aside])
+    if not any(entry.spoken for entry in main):  # the file of a sidechain names the session that it is one of
+        main, aside = ([], {next(iter(aside)): entries}) if aside and session_id is None else (entries, {})
     if not any(entry.spoken or entry.kind == CARRIED for entry in entries):
         raise unusable("the transcript", "has no message")
     original = _original(entries)
     name = safe_id(original) if session_id is None else session_id
-    drafts = [_draft(name, main, _state(original, entries), notes)]
-    own = set(main)
-    for number, (agent, lines_aside) in enumerate(sidechains([entry for entry in entries if entry not in own]).items()):
-        aside = safe_id(f"{name}.sidechain-{agent}")
+    drafts = [_draft(name, main, _state(original, entries), notes)] if main else []
+    for number, (agent, lines_aside) in enumerate(aside.items()):
+        own = safe_id(f"{name}.sidechain-{agent}")
         where = lines_aside[0].where
-        notes.append(Note(where, CHANGED, f"a sidechain of {len(lines_aside)} lines became the session {aside}"))
+        notes.append(Note(where, CHANGED, f"a sidechain of {len(lines_aside)} lines became the session {own}"))
         state: Record = {"sidechain_of": name, "sidechain": agent, "number": number}
-        drafts.append(_draft(aside, lines_aside, state, notes))
+        drafts.append(_draft(own, lines_aside, state, notes))
     return Converted(drafts, tuple(notes))
 
 
