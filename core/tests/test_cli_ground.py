@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from core.tests import cli_world
 from core.tests.command_line import Perdure, Program
 
 from perdure.cli import COMMANDS, application, main
+from perdure.cli.application import arguments_of_command
 from perdure.cli.exit_codes import ExitCode, code_of
 from perdure.cli.output import CommandError, explained, safe, safe_line
 from perdure.errors import (
@@ -308,6 +310,11 @@ def test_what_could_steer_a_terminal_is_escaped() -> None:
 )
 def test_exit_codes(error: Exception, code: int) -> None:
     assert code_of(error) == code
+
+
+@pytest.mark.parametrize("name", ["protected_args", "_protected_args"])
+def test_a_command_is_named_whatever_click_calls_its_arguments(name: str) -> None:
+    assert arguments_of_command(SimpleNamespace(**{name: ["ls"]}, args=["--json"])) == ["ls", "--json"]
 
 
 def test_a_hint_is_told_once() -> None:

@@ -138,7 +138,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command, and tell how it failed if it did."""
-        arguments = [*getattr(ctx, "_protected_args", ()), *ctx.args]  # what follows the options of all commands
+        arguments = arguments_of_command(ctx)
         with _told(self._called(ctx, arguments), arguments):
             return super().invoke(ctx)
 
@@ -151,6 +151,12 @@ class Commands(TyperGroup):
         with suppress(Exception):  # a command that cannot be imported says so when it is run
             group = getattr(self.get_command(ctx, name), "commands", {})
         return " ".join(arguments[:2]) if len(arguments) > 1 and arguments[1] in group else name
+
+
+def arguments_of_command(ctx: Any) -> list[str]:
+    """Return what follows the options of all commands; its first part has another name in click 8.1 than in later ones."""
+    first: Any = getattr(ctx, "_protected_args", None) or getattr(ctx, "protected_args", ())
+    return [*first, *ctx.args]
 
 
 def _imported(name: str, module: str) -> Any:
