@@ -208,6 +208,11 @@ def test_a_rejection_reaches_the_model(perdure: Perdure) -> None:
     )
 
 
+def test_a_limit_of_zero_does_not_tell_that_there_are_no_approvals(perdure: Perdure) -> None:
+    approval_of(perdure, "order-7")
+    assert perdure("approvals", "list", "--limit", "0", code=0).out == ""
+
+
 def test_arguments_that_are_no_object_decide_nothing(perdure: Perdure) -> None:
     approval_id = approval_of(perdure, "order-7")
     for arguments in ("{", "[1]", '{"amount": 1, "amount": 2}', "@nowhere.json"):

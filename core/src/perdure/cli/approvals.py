@@ -55,7 +55,7 @@ def list_(
         result = {"approvals": facts, "damaged": found.damaged, "cursor": found.cursor}
         print_json("approvals list", result, code=code)
     else:
-        _print_list(found, facts)
+        _print_list(found, facts, limit=limit)
     raise typer.Exit(code)
 
 
@@ -89,7 +89,7 @@ async def _sound(error: StoreCorruptedError, store: AgentStore, filters: dict[st
     return found
 
 
-def _print_list(found: Found[Approval], facts: list[dict[str, Any]]) -> None:
+def _print_list(found: Found[Approval], facts: list[dict[str, Any]], *, limit: int) -> None:
     if facts:
         print_table(
             ("approval", "asked", "status", "tool", "arguments"),
@@ -98,7 +98,7 @@ def _print_list(found: Found[Approval], facts: list[dict[str, Any]]) -> None:
                 for one in facts
             ),
         )
-    elif not found.damaged:
+    elif not found.damaged and limit:  # a limit of 0 tells nothing of what there is
         say("No approvals.")
     for problem in found.damaged:
         warn(problem)
