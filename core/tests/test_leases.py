@@ -24,7 +24,9 @@ from perdure.errors import (
     StoreUnavailableError,
 )
 from perdure.models import ScriptedModel
+from perdure.ownership.heartbeat import Heartbeat
 from perdure.ownership.leases import Process
+from perdure.ownership.uninterrupted import uninterrupted
 from perdure_conformance.interception import Call, Died, Interception, at
 from perdure_conformance.manual_clock import TICK, ManualClock
 
@@ -518,6 +520,28 @@ async def test_an_owner_that_sleeps_before_any_of_its_writes_writes_nothing_afte
             assert (saved is not None) or errors, where
             _check_outcome(outcome, () if saved is not None else errors, where)
     assert number > 8
+
+
+async def test_a_heartbeat_that_is_left_waits_for_the_beat_that_is_being_written() -> None:
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def write() -> None:
+        begun.set()
+        await may_end.wait()
+        ended.append("beat")
+
+    async def hold() -> None:
+        async with Heartbeat(TICK, lambda: uninterrupted(write()), lambda: None):
+            await begun.wait()
+        ended.append("block")
+
+    holding = asyncio.create_task(hold())
+    await begun.wait()
+    for _ in range(9):
+        await asyncio.sleep(0)
+    may_end.set()
+    await holding
+    assert ended == ["beat", "block"]
 
 
 def turn_of(owner: Host) -> str:
