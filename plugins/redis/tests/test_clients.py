@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from perdure.backend import (
     VersionConflictError,
     WrongLoopError,
 )
+from perdure.plugins import load
 from perdure_redis.clients import Clients, clients_of
 from perdure_redis.journal import RedisJournal
 from perdure_redis.plugin import Options
@@ -308,6 +310,17 @@ async def test_a_journal_is_open_between_open_and_close(client: Redis, append: M
             await journal.close()
     with pytest.raises(StoreClosedError):
         await journal.open()
+
+
+def test_an_opening_that_failed_in_one_loop_has_its_time_in_the_next() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        address = place.getsockname()
+    url = load("redis").check(StoreURL.parse(f"redis://127.0.0.1:{address[1]}?timeout=0.5"))
+    journal = RedisJournal.from_url(url)
+    with pytest.raises(StoreUnavailableError, match="connecting"):
+        asyncio.run(journal.open())
+    with socket.create_server(address), pytest.raises(StoreUnavailableError, match="Timeout"):  # it says nothing
+        asyncio.run(asyncio.wait_for(journal.open(), 60))
 
 
 def test_another_loop_is_told(server: Server, append: Maker) -> None:

@@ -80,7 +80,6 @@ class Route(ABC):
         self.client: Any = client  # redis-py types its own commands, and this module goes below them
         self.timeout = timeout
         self._limit = limit
-        self._deadlines = Deadlines(timeout)
 
     async def send(self, call: Call, key: bytes, commands: Sequence[Command]) -> list[Any]:
         """Send commands to the server of a key, and return a reply for each; one that is an error is not raised.
@@ -130,7 +129,7 @@ class Route(ABC):
 
     async def ask_all(self, call: Call, commands: Sequence[Command]) -> list[list[Any]]:
         """Send commands to each server that holds keys, and return the replies of each. It comes before everything else."""
-        self._turns = turns_of(self.client, self._limit)
+        self._turns, self._deadlines = turns_of(self.client, self._limit), Deadlines(self.timeout)
         self._open = True
         return await self._ask_all(call, commands)
 
