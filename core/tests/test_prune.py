@@ -289,6 +289,21 @@ async def test_a_session_written_between_look_and_claim_stays(store: AgentStore,
     assert len(await agent(store).session("s").load()) == 4
 
 
+async def test_a_conversation_deleted_between_listing_and_look_is_not_claimed(
+    store: AgentStore, clock: ManualClock
+) -> None:
+    await paid(store, "s")
+    clock.advance(WEEK + TICK)
+
+    async def before(call: Call) -> None:
+        if call.number == 1:  # the look
+            await store.delete_session("s")
+
+    looking = Interception(counted=("read", "write"), before=before)
+    assert await another(store, looking).prune(older_than=WEEK) == PruneReport(dry_run=False)
+    assert {call.kind for call in looking.calls} == {"read"}
+
+
 async def test_letting_go_puts_back_a_turn_and_its_age(store: AgentStore, clock: ManualClock) -> None:
     (approval_id,) = (await agent(store).session("s").send("pay")).approval_ids
     await store.decide(approval_id, approved=True)

@@ -192,7 +192,7 @@ class _Pruning:
         """Remove one conversation if all of it is old and nothing keeps it."""
         journal = await self.store.checkpoints.load(key)
         seen = await self._look(key, journal)
-        if self._young(seen):
+        if not seen.ages() or self._young(seen):  # it was deleted since it was listed, or is not old
             return
         if journal is not None and self.store.ownership.is_live(journal):
             self.kept[key] = _LIVE
@@ -208,7 +208,7 @@ class _Pruning:
     async def _remove(self, seen: _Conversation) -> None:
         """Claim the conversation at the version read, look at all of it again, and delete it whole."""
         # The claim is written at an old instant, so that it does not itself make the conversation look younger.
-        at = max(seen.ages(), default=self.cutoff)
+        at = max(seen.ages())
         try:
             with await Claim.take(self.store, seen.key, seen.journal, "deleting", at=at) as claim:
                 again = await self._look(seen.key, await self.store.checkpoints.load(seen.key))
