@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 from core.tests.processes import Held, another, everything
@@ -156,3 +157,23 @@ async def test_another_scope_compacts_nothing_and_is_told_no_limit(store: AgentS
         with pytest.raises(InvalidArgumentError, match="scope"):
             await session.send("mine")
     assert (seen, await everything(store)) == ([], before)
+
+
+@pytest.mark.parametrize("use", ["clear", "compact", "discard", "resume"])
+async def test_a_session_that_another_scope_makes_behind_the_check_is_left_alone(store: AgentStore, use: str) -> None:
+    await agent(store).session("s", scope="acme").send("mine")
+    slow = Held("after")
+    late = agent(another(store, slow)).session("s", scope="acme")
+    slow.next = True
+    using = asyncio.create_task(cast("Any", USES[use](late)))
+    await slow.held.wait()
+    await store.delete_session("s")
+    owner = agent(store).session("s", scope="other")
+    await owner.send("secret")
+    if use != "compact":
+        await owner.submit("more")
+    before = await everything(store)
+    slow.go_on.set()
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await using
+    assert await everything(store) == before

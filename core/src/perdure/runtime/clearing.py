@@ -24,6 +24,7 @@ async def clear(journal: PendingTurns, view: TranscriptView, channel: Channel) -
     store.sessions.require("replace")
     while True:
         found = await journal.settled()
+        await journal.require_own_scope()
         if found is not None and found.head.status != IDLE:
             journal.require_own(found)
             if found.head.status == FINISHED:

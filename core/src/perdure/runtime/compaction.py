@@ -123,6 +123,7 @@ async def _without_turn(journal: PendingTurns) -> Checkpoint | None:
     """Return the turn journal of a conversation without a turn; a finished one is saved first, another refuses."""
     while True:
         found = await journal.settled()
+        await journal.require_own_scope()
         if found is None or found.head.status == IDLE:
             return found
         journal.require_own(found)

@@ -11,6 +11,7 @@ from perdure.conversation import busy, settle, undecided
 from perdure.errors import (
     AgentChangedError,
     ApprovalOrphanedError,
+    InvalidArgumentError,
     SessionAwaitingApprovalError,
     SessionBusyError,
     SessionConflictError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
+    from perdure.contracts.sessions import Transcript
     from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.runner import Sink
@@ -44,9 +46,10 @@ def _mark(runner: Runner) -> None:
 class PendingTurns:
     """What is pending in one turn journal, as this process may see it and take it up."""
 
-    def __init__(self, dialogue: Dialogue) -> None:
+    def __init__(self, dialogue: Dialogue, scope: str | None = None) -> None:
         self.dialogue = dialogue
         self.agent, self.store, self.key = dialogue.agent, dialogue.store, dialogue.key
+        self._scope = scope
         self.calls = Serving(self.store, self.key)
 
     async def settled(self, *, force: bool = False) -> Checkpoint | None:
@@ -59,6 +62,7 @@ class PendingTurns:
     async def pending(self, *, force: bool = False) -> Checkpoint | None:
         """Return the pending turn that this agent may touch, or `None`."""
         found = await self.settled(force=force)
+        await self.require_own_scope()
         if found is None or found.head.status == IDLE:
             return None
         self.require_own(found)
@@ -93,6 +97,19 @@ class PendingTurns:
             left = await undecided(self.store, found.head)
             if left:
                 raise SessionAwaitingApprovalError(self.key, left)
+
+    async def require_own_scope(self) -> None:
+        """Raise if the session was created for another scope, before anything of it is told or changed.
+
+        Behind a reading of the journal it holds for what is written at the version read.
+        """
+        if self._scope is not None:
+            self.require_scope(await self.store.sessions.load(self.key, limit=0))
+
+    def require_scope(self, found: Transcript | None) -> None:
+        """Raise if the session was created for another scope."""
+        if found is not None and self._scope is not None and found.scope != self._scope:
+            raise InvalidArgumentError("scope", f"cannot change: session {self.key} was created for another one")
 
     def require_own(self, found: Checkpoint | OwnedJournal) -> None:
         """Raise if a turn is another agent's."""

@@ -115,7 +115,7 @@ class Session:
         return same_scope and self._view.news > self._old_news
 
     async def _read(self) -> None:
-        self._turns.require_scope(await self._view.refresh())
+        self._journal.require_scope(await self._view.refresh())
 
     async def load(self) -> Sequence[Message]:
         """Read what is new of the transcript, and return all of its messages. Reading never creates anything.
@@ -233,7 +233,7 @@ class Session:
             SessionConflictError: Other records came in, and `rebase` is False.
         """
         async with self._journal.calls.served():
-            await self._turns.require_own_scope()
+            await self._journal.require_own_scope()
             while (found := await self._journal.pending()) is not None:
                 await self._journal.require_decided(found)
                 result = await self._journal.resume(found, rebase=rebase)
@@ -247,7 +247,7 @@ class Session:
         Raises:
             InvalidArgumentError: The session has another scope.
         """
-        await self._turns.require_own_scope()
+        await self._journal.require_own_scope()
         return await self._journal.shown()
 
     async def result(self, run_id: str) -> TurnResult | None:
@@ -273,7 +273,7 @@ class Session:
             InvalidArgumentError: The session has another scope; nothing was changed.
         """
         async with self._journal.calls.served():
-            await self._turns.require_own_scope()
+            await self._journal.require_own_scope()
             return await discard(self._journal, self._channel, force=force)
 
     async def abort(self) -> bool:
@@ -297,12 +297,12 @@ class Session:
                 runner = await place.next_runner()
                 if runner is None:
                     async with place.served():
-                        await self._turns.require_own_scope()
+                        await self._journal.require_own_scope()
                         return await discard(self._journal, self._channel, force=False)
         view = runner.dialogue.view or self._view  # the turn's: this object's may be of a session that was deleted
         if view.head is None:  # else the turn has read it, and nobody needs the store for this
-            await self._turns.require_own_scope()
-        self._turns.require_scope(view.head)
+            await self._journal.require_own_scope()
+        self._journal.require_scope(view.head)
         self._journal.require_own(runner.journal)
         await runner.abort()
         if isinstance(runner.failure, Exception):
@@ -320,7 +320,7 @@ class Session:
             UnsupportedOperationError: The session store cannot replace; nothing was changed.
         """
         async with self._journal.calls.served():
-            await self._turns.require_own_scope()
+            await self._journal.require_own_scope()
             await clear(self._journal, self._view, self._channel)
 
     async def compact(
@@ -352,7 +352,7 @@ class Session:
         options = CompactionOptions(keep=keep, summarize=summarize, archive=archive)
         try:
             async with self._journal.calls.served():
-                await self._turns.require_own_scope()
+                await self._journal.require_own_scope()
                 return await compact(self._journal, self._view, self._channel, options)
         finally:
             await self._channel.catch_up()
@@ -397,7 +397,7 @@ class Session:
         """
         whole = TranscriptView(self.store.sessions, self.id, whole=True)
         source = await whole.refresh()
-        self._turns.require_scope(source)
+        self._journal.require_scope(source)
         if source is None:
             raise InvalidArgumentError("session", f"{self.id} does not exist: there is nothing to copy")
         records = forked(whole.read.records, at)
@@ -424,7 +424,7 @@ class Session:
             raise InvalidArgumentError("function", f"must be one from state to state, not a {type(function).__name__}")
         while True:
             found = await self.store.sessions.load(self.id, limit=0)
-            self._turns.require_scope(found)
+            self._journal.require_scope(found)
             changed = function({} if found is None else found.state)
             new = await changed if inspect.isawaitable(changed) else changed
             encode_object(new, "state", self.store.sessions.max_record)  # None, too: it would leave the state as it is

@@ -10,7 +10,6 @@ from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, TURN_STAT
 from perdure.contracts.records import MAX_VERSION, decode_records, encode_object, encode_records
 from perdure.conversation import busy, undecided
 from perdure.errors import (
-    InvalidArgumentError,
     LimitExceededError,
     OutcomeUnknownError,
     SessionBusyError,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
-    from perdure.contracts.sessions import Transcript
     from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.messages import Message
@@ -65,7 +63,7 @@ class Turns:
     ) -> None:
         self.dialogue = dialogue
         self.agent, self.store, self.key = dialogue.agent, dialogue.store, dialogue.key
-        self.journal = PendingTurns(dialogue)
+        self.journal = PendingTurns(dialogue, scope)
         self.view = view
         self.scope = scope
         self._policy = policy
@@ -106,7 +104,7 @@ class Turns:
     async def submit(self, call: Call) -> str:
         """Record an input for whoever takes it, and return the run id; see `Session.submit`."""
         async with self.journal.calls.served():
-            await self.require_own_scope()
+            await self.journal.require_own_scope()
             while True:
                 try:
                     found = await self.journal.settled()
@@ -147,7 +145,7 @@ class Turns:
         while (runner := await place.next_runner()) is not None:
             if runner.agent.name != self.agent.name:
                 continue
-            await self.require_own_scope()
+            await self.journal.require_own_scope()
             if not runner.state.holds(call.input_id):
                 if accepted_by is not None:
                     continue  # it is in no journal any more, and is not given a second time
@@ -207,14 +205,14 @@ class Turns:
         if policy is None:
             return
         async with self.journal.calls.served():
-            await self.require_own_scope()
+            await self.journal.require_own_scope()
             found = await self.journal.settled()
             if found is None or found.head.status == IDLE:
                 await self._compacted(found, policy, None)
 
     async def _compacted(self, found: Checkpoint | None, policy: Compaction, sink: Sink | None) -> bool:
         """Compact the conversation if that is due; return whether the journal must be read again."""
-        self.require_scope(await self.view.refresh())
+        self.journal.require_scope(await self.view.refresh())
         return await compact_if_due(self.journal, self.view, self.dialogue.channel, found, policy, sink)
 
     async def _landed(self, call: Call, unknown: OutcomeUnknownError) -> TurnResult:
@@ -233,7 +231,7 @@ class Turns:
             found = await self._not_busy(call)
             if found is None or found.head.status == IDLE:
                 return found
-            await self.require_own_scope()
+            await self.journal.require_own_scope()
             self.journal.require_own(found)
             if found.head.failed and found.head.status != FINISHED and self._has_tried(found):
                 raise TurnFailedError(
@@ -277,7 +275,7 @@ class Turns:
         limits = self.dialogue.limits
         if limits is None:
             return
-        self.require_scope(await self.view.refresh())
+        self.journal.require_scope(await self.view.refresh())
         met = limits.met(self.view.read.spent(self.view.read.count))
         if met is not None:
             raise LimitExceededError(self.key, *met)
@@ -290,18 +288,8 @@ class Turns:
                 await self.store.sessions.append(self.key, [], expected_version=0, scope=self.scope)
             except VersionConflictError:  # somebody else has made it, perhaps for another scope
                 found = await self.store.sessions.load(self.key, limit=0)
-        self.require_scope(found)
+        self.journal.require_scope(found)
         self.dialogue.channel.scope = self.scope if found is None else found.scope
-
-    async def require_own_scope(self) -> None:
-        """Raise if the session was created for another scope, before anything of it is told or changed."""
-        if self.scope is not None:
-            self.require_scope(await self.store.sessions.load(self.key, limit=0))
-
-    def require_scope(self, found: Transcript | None) -> None:
-        """Raise if the session was created for another scope."""
-        if found is not None and self.scope is not None and found.scope != self.scope:
-            raise InvalidArgumentError("scope", f"cannot change: session {self.key} was created for another one")
 
     async def _open(self, found: Checkpoint | None, opening: Record, *, attempts: int = 1) -> OwnedJournal:
         def head(version: int) -> CheckpointHead:
@@ -330,7 +318,7 @@ class Turns:
             found = await self._not_busy(call)
             if found is None or not _holds(found, call):
                 return await self._ended(call)
-            await self.require_own_scope()
+            await self.journal.require_own_scope()
             self.journal.require_own(found)
             left = await undecided(self.store, found.head)
             if left:
@@ -343,7 +331,7 @@ class Turns:
         """Return the run that has an input already, also while somebody else runs it; `None` if none has."""
         found = await self.store.checkpoints.load(self.key)
         if found is not None and found.head.status in TURN_STATUSES and _holds(found, call):
-            await self.require_own_scope()
+            await self.journal.require_own_scope()
             return found.head.run_id
         ended = await self._ended(call)
         return None if ended is None else ended.run_id
@@ -357,7 +345,7 @@ class Turns:
 
     async def _ended(self, call: Call) -> TurnResult | None:
         """Return the result of the turn in the transcript that an input belongs to, or `None`."""
-        self.require_scope(await self.view.refresh())
+        self.journal.require_scope(await self.view.refresh())
         run_id = run_of_input(self.view.read, call.input_id)
         if run_id is None:
             return None
