@@ -88,6 +88,7 @@ BAD: dict[str, Change] = {
     **{f"count {value!r}": set_in("session", "count", value) for value in (-1, 1, 99, "1")},
     **{f"turn that is {status!r}": head_of(status=status) for status in ("deleting", "copying", "compacting", "wild")},
     **{f"turn with the head {head!r}": set_in("turn", "head", head) for head in ("x", 5, None)},
+    "turn that waits for an approval '../x'": head_of(approval_ids=["../x"]),
     "turn of more entries": set_in("turn", "count", 99),
     "a scope that is none": set_in("session", "scope", 5),
     "a state that is none": set_in("session", "state", [1]),

@@ -231,6 +231,8 @@ def _require_one(made: Snapshot) -> None:
     owners = [key if part.session_id == key else archive_of(part) for part in made.sessions]
     if made.turn is not None:
         owners += [made.turn.key, made.turn.head.session_id or key]
+        for approval_id in made.turn.head.approval_ids:
+            check_approval_id(approval_id)
     owners += [journal_of(approval) for approval in made.approvals]
     if any(owner != key for owner in owners) or (session_id is None and made.sessions):
         raise ValueError("a part of it belongs to another conversation")
