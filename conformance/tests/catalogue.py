@@ -61,7 +61,7 @@ CATALOGUE: tuple[Entry, ...] = (
         append at the wrong version accepted | sessions-append-refuses-another-version | NoVersionCheck
         expected version 0 on an existing key accepted | sessions-expected-zero-means-absent | CreatesOverExisting
         delete leaves records | sessions-deleted-is-absent sessions-delete-leaves-nothing | DeleteLeavesTheRecords KeepsOldHeadBytes
-        delete removes ids that begin alike | sessions-delete-removes-one-id | DeletesByPrefix
+        delete removes ids that begin alike | sessions-delete-removes-one-id checkpoints-delete-removes-one-id | DeletesByPrefix LargeDeletedByPrefix
         limit of zero read as no limit | sessions-windows-are-slices sessions-windows-cost-what-they-return | LimitZeroIsAll
         the last ones are the oldest | sessions-last-gives-the-newest | LastGivesTheOldest
         a replace leaves no trace | sessions-rewritten-names-the-last-replace | RewrittenIsForgotten
@@ -78,6 +78,10 @@ CATALOGUE: tuple[Entry, ...] = (
         the newest are cut from all | sessions-windows-read-no-other-records | LoadsAllForTheNewest
         reading creates | sessions-reading-creates-nothing | ReadingCreates
         a replace that keeps all leaves no trace | sessions-rewritten-names-the-last-replace | KeepingAllIsAppending
+        a replace drops equal records | sessions-replace-keeps-the-first | ReplacesDropEqualRecords
+        a replace leaves the count of a listing as it was | sessions-listing-shows-the-head checkpoints-listing-shows-the-head | ListsTheCountOfAppends
+        a replace of a long list keeps whole blocks | sessions-replace-keeps-the-first | ReplacesKeepWholeBlocks
+        a replace or a delete removes a thousand records at most | sessions-replace-keeps-the-first sessions-delete-leaves-nothing | RemovesAThousand
         an equal write again is answered as done | sessions-equal-write-at-a-used-version-conflicts checkpoints-equal-write-at-a-used-version-conflicts | AnswersRepeatedWrites
         a window in a long list begins late | sessions-windows-of-a-long-transcript-are-slices | WindowsMissABorder
         a replace that changes nothing is not made | sessions-write-that-changes-nothing-adds-one | SkipsReplacesOfNothing
@@ -190,6 +194,7 @@ CATALOGUE: tuple[Entry, ...] = (
         a page of two moments | checkpoints-page-shows-one-instant | ReadsHeadsLater
         a page of a thousand is taken for the last | sessions-no-cap-on-a-page | CapsPages
         instants compared as texts | sessions-order-goes-by-microseconds checkpoints-order-goes-by-microseconds approvals-order-goes-by-microseconds | InstantsAsText
+        pages in order recent go on from where a key stands by now | sessions-recent-pages-give-each-key-once checkpoints-recent-pages-give-each-key-once | RecentGoesOnFromNow
         """,
     ),
     *chapter(
@@ -296,6 +301,10 @@ CATALOGUE: tuple[Entry, ...] = (
         no exclusion after a deletion | sessions-one-of-many-handles-wins-after-a-deletion checkpoints-one-of-many-handles-wins-after-a-deletion | LocksWhatWasDeleted
         answers go astray beside a cancelled call | sessions-answers-stay-beside-a-cancelled-call checkpoints-answers-stay-beside-a-cancelled-call approvals-answers-stay-beside-a-cancelled-call | AnswersWhoStillWaits
         records read after their head | sessions-replace-shows-one-moment | ReadsItemsLater
+        numbers taken in blocks by each handle | sessions-handles-write-in-turn checkpoints-handles-write-in-turn | NumbersInBlocks
+        a handle's listing stale | sessions-second-handle-is-never-stale checkpoints-second-handle-is-never-stale approvals-second-handle-is-never-stale | ListsItsOwnWrites
+        a read joins an older one that is under way | sessions-every-window-is-fresh | JoinsReadsUnderWay
+        a write of both forgets what listings and times go by | atomic-write-writes-both | TogetherKeepsTheTime TogetherKeepsTheGroup
         """,
     ),
     *chapter(
@@ -328,6 +337,9 @@ CATALOGUE: tuple[Entry, ...] = (
         keys in lower case | sessions-keys-come-back checkpoints-keys-come-back | lowers-keys
         a list of one unwrapped | sessions-emptiness-comes-back checkpoints-emptiness-comes-back | unwraps-lists
         items kept as text | sessions-items-come-back-byte-for-byte checkpoints-items-come-back-byte-for-byte approvals-items-come-back-byte-for-byte | ItemsAsText
+        large items of two keys, parts or namespaces in one place | sessions-namespaces-write-their-own checkpoints-namespaces-write-their-own parts-of-one-id-are-listed-apart sessions-long-text-comes-back checkpoints-long-text-comes-back | LargeOfAllNamespaces LargeOfAllParts OneLargeOfAKey
+        a large item stays as it was | sessions-long-text-comes-back checkpoints-long-text-comes-back | LargeStaysAsItWas
+        a large state or head is not kept | sessions-state-is-replaced-whole checkpoints-head-is-replaced-whole | LargeHeadsAreLost
         blanks and line ends around items lost | sessions-items-come-back-byte-for-byte checkpoints-items-come-back-byte-for-byte approvals-items-come-back-byte-for-byte | StripsItems
         items rewritten as JSON | sessions-items-come-back-byte-for-byte checkpoints-items-come-back-byte-for-byte approvals-items-come-back-byte-for-byte | RewritesJson
         heads kept as text | sessions-heads-come-back-byte-for-byte checkpoints-heads-come-back-byte-for-byte approvals-heads-come-back-byte-for-byte | HeadsAsText ListsHeadsAsText

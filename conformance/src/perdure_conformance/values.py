@@ -90,6 +90,8 @@ KEYS: tuple[Any, ...] = (
 )
 SIZES = (2**16 - 1, 2**16, 2**16 + 1, 2**20 - 1, 2**20, 2**20 + 1)
 """Lengths of text about which stores are known to cut."""
+LARGE = 500_000
+"""A length of text beyond what stores keep beside their other columns: it goes to files, to objects, to tables of its own."""
 
 
 def nested(depth: int, *, lists: bool) -> Any:

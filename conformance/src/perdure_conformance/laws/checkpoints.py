@@ -12,6 +12,7 @@ from perdure_conformance.checks import all_of, equal, only, raises
 from perdure_conformance.laws.register import law
 from perdure_conformance.manual_clock import START, TICK
 from perdure_conformance.parts import CHECKPOINTS
+from perdure_conformance.values import LARGE
 
 FULL = CheckpointHead(
     status="in-progress",
@@ -72,6 +73,10 @@ async def head_is_replaced_whole(bench: Bench) -> None:
     equal((await loaded(bench)).head, bare, "the head after a replace with a bare one")
     await bench.store.checkpoints.replace("s1", [], expected_version=None, head=FULL)
     equal((await loaded(bench)).head, FULL, "the head after a replace with a full one")
+    large = replace(FULL, last_error="x" * LARGE)
+    for head in (large, bare):
+        await bench.store.checkpoints.append("s1", [], expected_version=None, head=head)
+        equal((await loaded(bench)).head, head, "the head after an append of a large one, and then of a bare one")
 
 
 @law("checkpoints-heartbeat-keeps-entries", parts=[CHECKPOINTS], methods=["checkpoints.append"])

@@ -21,6 +21,7 @@ from perdure_conformance.values import (
     FLOATS,
     INTEGERS,
     KEYS,
+    LARGE,
     NOT_JSON,
     SIZES,
     TEXTS,
@@ -135,7 +136,7 @@ async def keys_come_back(bench: Bench, part: Part) -> None:
 
 @law_of_each("long-text-comes-back", promise=6, methods=["make"])
 async def long_text_comes_back(bench: Bench, part: Part) -> None:
-    """Long texts come back whole, about every length at which stores cut."""
+    """Long texts come back whole, about every length at which stores cut, and in the place of other ones."""
     for number, size in enumerate(SIZES):
         key = part.key(f"s{number}")
         value = {"text": "ab" * (size // 2) + "e" * (size % 2)}
@@ -143,6 +144,12 @@ async def long_text_comes_back(bench: Bench, part: Part) -> None:
         seen = await part.read(bench.store, key)
         assert seen is not None
         equal(seen.values, [value], f"a text of {size} characters")
+    if isinstance(part, WritablePart) and bench.capabilities(part.name).replace:
+        # What a store keeps elsewhere for its length goes with the write and the place that it came with.
+        for letter in "xy":
+            pair = [{"text": letter * LARGE}, {"text": letter.upper() * LARGE}]
+            await part.replace(bench.store, "s0", pair)
+            equal(await part.values(bench.store, "s0"), pair, f"two texts of {LARGE} {letter} in the place of others")
 
 
 @law("sessions-record-of-16-mib-comes-back", parts=[SESSIONS], promise=6, methods=["sessions.append"])

@@ -14,6 +14,7 @@ from perdure_conformance.laws.atomicity import watched
 from perdure_conformance.laws.register import law, law_of_each
 from perdure_conformance.manual_clock import START, TICK
 from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, SESSIONS, WritablePart, request
+from perdure_conformance.values import LARGE
 
 ORDERS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "id": (lambda one: one[0], False),
@@ -90,6 +91,15 @@ async def recent_pages_give_each_key_once(bench: Bench, part: WritablePart) -> N
     await part.make(bench.store, "late")
     listed = await part.ids(bench.store, order="recent", limit=1)
     equal(sorted(listed), sorted([*names, "late", "newest"]), "the keys when the clock went back, page by page, sorted")
+    found, moved = list[str](), set[str]()
+    async for page in part.pages(bench.store, order="recent", limit=2):
+        found += [part.id_of(item) for item in page.items]
+        twice = [key for key in found if key not in moved and found.count(key) > 1]
+        equal(twice, [], "keys that came twice, though only the last one of each page was written meanwhile")
+        bench.clock.advance(timedelta(seconds=5))
+        moved.add(found[-1])
+        await part.write(bench.store, found[-1], [])
+    equal({*names, "late", "newest"} - {*found}, set(), "keys that did not come, beside writes to others")
 
 
 @law("checkpoints-page-shows-one-instant", parts=[CHECKPOINTS], promise=12, methods=["checkpoints.list"])
@@ -141,8 +151,11 @@ async def filters_follow_every_write(bench: Bench) -> None:
 async def parts_of_one_id_are_listed_apart(bench: Bench) -> None:
     """A session and the turn journal of its id have filters, state and head of their own, whatever is written to one."""
     sessions, checkpoints = bench.store.sessions, bench.store.checkpoints
-    await sessions.append("s1", [{"n": 1}], scope="ann", state={"title": "t"})
+    large, other = ({"text": letter * LARGE} for letter in "xy")
+    await sessions.append("s1", [large], scope="ann", state={"title": "t"})
+    await CHECKPOINTS.write(bench.store, "s1", [other])
     session = await sessions.load("s1")
+    equal(session and list(session.records), [large], "the session beside a turn journal whose entry is as long")
     for number, agent in enumerate(("bob", "cem", "dan")):
         write = CHECKPOINTS.replace if number == 2 else CHECKPOINTS.write
         await write(bench.store, "s1", [{"n": number}], head=CheckpointHead("ready", agent=agent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from perdure.errors import VersionConflictError
@@ -23,6 +24,14 @@ async def every_window_is_fresh(bench: Bench) -> None:
             own = await first.sessions.load("s1", **window)
             equal(seen, own, f"load({window}) by a handle after another one's write {number}")
         await first.sessions.append("s1", [{"n": number + 2}] * (number % 2), state={"n": number + 1})
+    for steps in range(1, 9):
+        under_way = asyncio.ensure_future(first.sessions.load("s1"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        version = await first.sessions.append("s1", [])
+        found = await first.sessions.load("s1")
+        await under_way
+        equal(found and found.version, version, "the version that a load tells after a write, beside an older load")
 
 
 @law_of_each("handles-write-in-turn", parts=LISTS, needs=("replace", "delete"), promise=2, methods=["write"])
@@ -39,6 +48,10 @@ async def handles_write_in_turn(bench: Bench, part: WritablePart) -> None:
         for which, reader in enumerate(stores):
             seen = await part.read(reader, "s1")
             equal(seen and (seen.version, seen.values), (version, values), f"what handle {which} reads after {what}")
+    for number in range(16, 25):
+        values = [*values, {"n": number}]
+        await part.write(stores[number % 3], "s1", values[-1:])
+    equal(await part.values(stores[0], "s1"), values, "what three handles have appended in turn, in that order")
 
 
 async def turned(

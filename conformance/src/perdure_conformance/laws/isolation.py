@@ -11,6 +11,7 @@ from perdure_conformance.checks import broken, equal, raises
 from perdure_conformance.laws.filters import grouped_by, of_group, said
 from perdure_conformance.laws.register import law, law_of_each
 from perdure_conformance.parts import CHECKPOINTS, LISTS, Part, Stores, WritablePart
+from perdure_conformance.values import LARGE
 
 NAMESPACES = ("default", "default2", "defaulu", "a", "ab", "a_", "a-", "A", "a-b", "b", "aa", "n" * 48, "n" * 47 + "m")
 """Tenants whose names resemble one another, or are the beginning of one another."""
@@ -94,6 +95,11 @@ async def namespaces_write_their_own(bench: Bench, part: WritablePart) -> None:
     for name, store in stores.items():
         expected = [{"of": name}, {"more": 1}] if name == "a" else [{"of": name}]
         equal(await part.values(store, "s1"), expected, f"the key in namespace {name} after a write in a")
+    for name in ("a", "ab"):
+        await part.write(stores[name], "s2", [{"text": name[-1] * LARGE}])
+    for name in ("a", "ab"):
+        found = await part.values(stores[name], "s2")
+        equal(found, [{"text": name[-1] * LARGE}], f"a long text in namespace {name}, where another has one, too")
 
 
 @law("bad-namespaces-are-refused", promise=11)

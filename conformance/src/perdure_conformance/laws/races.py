@@ -111,21 +111,27 @@ async def no_update_is_lost(bench: Bench, part: WritablePart) -> None:
 
 @law_of_each("second-handle-is-never-stale", promise=2, methods=["read"])
 async def second_handle_is_never_stale(bench: Bench, part: Part) -> None:
-    """What one handle has written, another reads at once, also if it had read the key before."""
+    """What one handle has written, another reads and lists at once, also if it had read the key or listed before."""
     first, second = await bench.handles(2)
-    key = part.key("s1")
+    key, lists = part.key("s1"), bench.capabilities(part.name).list
+
+    async def same(what: str, version: int) -> None:
+        seen = await part.read(second, key)
+        equal(seen and seen.version, version, f"the version of {what}")
+        equal(seen, await part.read(first, key), what)
+        if lists:
+            listed = [await part.page(store) for store in (second, first)]
+            equal(listed[0], listed[1], f"the listing with {what}")
+
     equal(await part.read(second, key), None, "an absent key")
-    version = await part.make(first, key)
-    seen = await part.read(second, key)
-    equal(seen and seen.version, version, "the version of a key that the other handle created")
-    equal(seen, await part.read(first, key), "a key that the other handle created")
+    if lists:
+        equal((await part.page(second)).items, (), "the listing of a fresh place")
+    await same("a key that the other handle created", await part.make(first, key))
     if isinstance(part, WritablePart):
         version = await part.write(first, key, [{"n": 2}])
     else:
         version = (await first.approvals.decide(key, approved=True)).version
-    seen = await part.read(second, key)
-    equal(seen and seen.version, version, "the version of a key that the other handle changed")
-    equal(seen, await part.read(first, key), "a key that the other handle changed")
+    await same("a key that the other handle changed", version)
 
 
 @law(

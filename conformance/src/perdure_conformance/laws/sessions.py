@@ -12,6 +12,7 @@ from perdure_conformance.checks import equal, raises
 from perdure_conformance.laws.register import law
 from perdure_conformance.manual_clock import START, TICK
 from perdure_conformance.parts import SESSIONS
+from perdure_conformance.values import LARGE
 
 
 async def loaded(bench: Bench, session_id: str = "s1") -> Transcript:
@@ -73,15 +74,16 @@ async def sessions_do_not_share(bench: Bench) -> None:
 @law("sessions-state-is-replaced-whole", parts=[SESSIONS], methods=["sessions.append"])
 async def state_is_replaced_whole(bench: Bench) -> None:
     """A state is replaced whole when it is given, by an empty one too, and kept when it is not."""
-    append = bench.store.sessions.append
+    append, large = bench.store.sessions.append, {"text": "x" * LARGE}
     steps: tuple[tuple[dict[str, Any] | None, dict[str, Any]], ...] = (
         *((None, {}), ({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 2}}), (None, {"a": 1, "b": {"c": 2}})),
         *(({"b": {"d": 3}}, {"b": {"d": 3}}), ({}, {}), (None, {}), ({"x": None}, {"x": None})),
+        *((large, large), ({"text": "y"}, {"text": "y"})),
     )
     for number, (given, expected) in enumerate(steps):
         await append("s1", [{"n": number}] if number % 2 else [], state=given)
-        equal((await loaded(bench)).state, expected, f"the state after state={given} was given")
-    equal((await loaded(bench)).count, 3, "the count after these writes")
+        equal((await loaded(bench)).state, expected, f"the state after state={given!s:.80} was given")
+    equal((await loaded(bench)).count, 4, "the count after these writes")
 
 
 @law("sessions-scope-is-set-once", parts=[SESSIONS], methods=["sessions.append"])
@@ -181,7 +183,7 @@ async def replace_keeps_the_first(bench: Bench) -> None:
     records: list[dict[str, Any]] = [{"n": number} for number in range(6)]
     await sessions.append("s1", records)
     for keep, more in ((6, 0), (5, 0), (3, 4), (7, 1), (1, 1), (0, 3), (3, 2), (4, 0), (0, 0), (0, 2)):
-        added = [{"keep": keep, "place": place} for place in range(more)]
+        added = [{"keep": keep, "place": place // 2} for place in range(more)]
         await sessions.replace("s1", added, keep=keep, expected_version=None)
         records = records[:keep] + added
         found = await loaded(bench)
@@ -190,6 +192,17 @@ async def replace_keeps_the_first(bench: Bench) -> None:
         )
         last = await sessions.load("s1", last=1)
         equal(last and list(last.records), records[-1:], "the newest record then")
+    # However a store divides a long list, the cut may be in the middle of what it has together.
+    records = [{"n": number} for number in range(1100)]
+    await sessions.append("s2", records)
+    await sessions.replace("s2", [], expected_version=None)
+    await sessions.append("s2", records)
+    for keep in (1001, 777, 501, 300, 255, 129, 100, 65, 33, 17, 11, 5):
+        await sessions.replace("s2", [{"keep": keep}], keep=keep, expected_version=None)
+        tail = await sessions.load("s2", after=keep - 1)
+        told = tail and (tail.count, list(tail.records))
+        expected = (keep + 1, [records[keep - 1], {"keep": keep}])
+        equal(told, expected, f"count and last two records after replace(keep={keep}) of a longer list")
 
 
 @law("sessions-append-goes-behind-a-replace", parts=[SESSIONS], needs=("replace",), methods=["sessions.replace"])
@@ -240,3 +253,8 @@ async def delete_leaves_nothing(bench: Bench) -> None:
     await sessions.append("s2", [], scope="bob")
     if sessions.capabilities.list:
         equal(await SESSIONS.ids(bench.store, scope="ann"), [], "the sessions of the former scope")
+    await sessions.append("s3", [{"n": number} for number in range(1100)])
+    await sessions.delete("s3")
+    await sessions.append("s3", [{"n": "new"}])
+    found = await loaded(bench, "s3")
+    equal((list(found.records), found.count), ([{"n": "new"}], 1), "records and count where 1100 were deleted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from perdure.contracts.checkpoints import CheckpointHead, CheckpointReplace
 from perdure.contracts.sessions import SessionAppend
@@ -26,15 +27,22 @@ async def opened(bench: Bench, key: str = "s1") -> tuple[int, int]:
 async def atomic_write_writes_both(bench: Bench) -> None:
     """Closing a turn appends to the transcript and empties the turn journal, each version one higher."""
     session, journal = await opened(bench)
+    at = bench.clock.advance(timedelta(seconds=5))
+    closed = CheckpointHead("idle", agent="ann")
     versions = await bench.store.write(
         SessionAppend("s1", [{"turn": 1}, {"turn": 2}], session, {"title": "t"}),
-        CheckpointReplace("s1", [], IDLE, journal),
+        CheckpointReplace("s1", [], closed, journal),
     )
     equal(versions, (session + 1, journal + 1), "the versions that the write answers")
     found = await bench.store.sessions.load("s1")
-    equal(found and (found.version, found.count, found.state), (session + 1, 3, {"title": "t"}), "the session")
+    told = found and (found.version, found.count, found.state, found.updated_at)
+    equal(told, (session + 1, 3, {"title": "t"}, at), "the session")
     turn = await bench.store.checkpoints.load("s1")
-    equal(turn and (turn.version, list(turn.entries), turn.head), (journal + 1, [], IDLE), "the turn journal")
+    written = turn and (turn.version, list(turn.entries), turn.head, turn.updated_at)
+    equal(written, (journal + 1, [], closed, at), "the turn journal")
+    for status, agent in (("idle", "ann"), ("in-progress", None)):
+        listed = await CHECKPOINTS.ids(bench.store, status=status, agent=agent)
+        equal(listed, ["s1"] * (status == "idle"), f"list(status={status!r}, agent={agent!r}) then")
 
 
 @law("atomic-write-is-all-or-none", parts=BOTH, needs=("atomic",), promise=3, methods=["bundle.write"])
