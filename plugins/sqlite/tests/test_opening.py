@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -67,6 +68,31 @@ async def test_a_newer_release_at_work_is_noticed(path: Path, journal: SqliteJou
         other.execute("PRAGMA user_version = 7")  # still in the WAL, not in the header of the file
         with pytest.raises(SchemaVersionError):
             await SqliteJournal(path).open()
+
+
+async def test_a_log_that_a_newer_release_has_left_is_not_touched(path: Path, journal: SqliteJournal) -> None:
+    """Closing the last connection would bring what stands in it into the file, and remove it."""
+    await journal.close()
+    make(path, "PRAGMA user_version = 7")
+    left = path.parent / "left"
+    left.mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as killed:
+        killed.execute("CREATE TABLE theirs (x)")
+        for file in path.parent.glob("agent.db*"):
+            (left / file.name).write_bytes(file.read_bytes())
+    assert len(content(left / path.name)) == 3
+    await refused(left / path.name, SchemaVersionError)
+
+
+@pytest.mark.parametrize(("synchronous", "number"), [("full", 2), ("normal", 1)])
+async def test_commits_reach_the_disk_as_is_asked_for(
+    path: Path, synchronous: Literal["full", "normal"], number: int
+) -> None:
+    journal = SqliteJournal(path, synchronous=synchronous)
+    await journal.open()
+    setting = journal._connected().read("read", "s", lambda db: db.execute("PRAGMA synchronous").fetchone())
+    assert await setting == (number,)
+    await journal.close()
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
