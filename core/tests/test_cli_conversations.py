@@ -153,6 +153,34 @@ def test_any_text_names_the_session_of_its_safe_id(perdure: Perdure) -> None:
     assert perdure.json("show", "ann@example.org")["session"]["session_id"] == safe_id("ann@example.org")
 
 
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ("ann", "ann"),
+        ("ann.run", "ann.run"),
+        ("ann.turn-7", "ann"),
+        ("ann.turn-7.s0.c12", "ann"),
+        ("nightly.s1.c0.d2", "nightly"),
+        ("ann.smith", safe_id("ann.smith")),
+        ("ann.turn-7.smith", safe_id("ann.turn-7.smith")),
+        ("ann.", safe_id("ann.")),
+    ],
+)
+def test_only_ids_of_turns_and_approvals_name_the_conversation_before_their_dot(given: str, key: str) -> None:
+    assert key_of(given) == key
+
+
+def test_deleting_a_user_whose_id_has_a_dot_leaves_the_one_of_the_name_before_it(perdure: Perdure) -> None:
+    async def write() -> None:
+        async with open_store(f"sqlite:{perdure.directory / 'a.db'}") as store:
+            for session_id in ("ann", safe_id("ann.smith")):
+                await store.sessions.append(session_id, [{"n": 1}])
+
+    asyncio.run(write())
+    assert perdure.json("delete", "ann.smith", "--yes")["conversation"] == safe_id("ann.smith")
+    assert perdure.json("show", "ann")["session"]["records"] == 1
+
+
 def test_pending_turns_are_listed_with_where_they_stand(perdure: Perdure) -> None:
     turns = {turn["conversation"]: turn for turn in perdure.json("pending")["turns"]}
     assert sorted(turns) == ["broken", "nightly.run", "order-7", "queued"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
@@ -17,6 +18,8 @@ from perdure.conversation import approvals_of
 from perdure.errors import StoreCorruptedError
 
 _RUN = ".run"
+_INNER = re.compile(r"\.run|(\.turn-[0-9]+)?(\.s[0-9]+\.c[0-9]+(\.d[0-9]+)?)?")
+"""What follows the name of a conversation in the ids of its turns and approvals. Any other dot is one of a user's id."""
 
 IdArgument: TypeAlias = Annotated[
     str,
@@ -66,14 +69,9 @@ def key_of(text: str) -> str:
     An id that no session can have stands for its safe id, under which an application keeps such a conversation.
     """
     name = conversation_of(text)
-    if not is_session_id(name) or (name != text and not _is_inner_id(text)):
+    if not is_session_id(name) or _INNER.fullmatch(text, len(name)) is None:
         return safe_id(text)
     return text if text == name + _RUN else name
-
-
-def _is_inner_id(text: str) -> bool:
-    """Whether an id is that of a run or an approval, or of the journal of a run."""
-    return text.isascii() and all(character.isalnum() or character in "_.-" for character in text)
 
 
 async def read_conversation(store: AgentStore, key: str) -> Conversation:
