@@ -1,6 +1,7 @@
 """Descriptors: few are kept, none stays behind."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 from collections.abc import Callable
@@ -67,6 +68,37 @@ async def test_a_salvage_that_is_refused_leaves_nothing_open(
     with pytest.raises(UnsupportedOperationError):
         salvage(file_of("s"), disk=disk)
     assert op.descriptors(root) == before
+
+
+@pytest.mark.parametrize("call", ["names", "sync", "open", "lock", "unlink"])
+@pytest.mark.parametrize("after", [0, 1, 2, 4, 8, 10])
+async def test_an_opening_that_failed_leaves_nothing_open_and_can_be_repeated(
+    root: Path, disk: Any, op: Any, call: str, after: int
+) -> None:
+    journal = FileJournal(root, disk=disk)
+    disk.fail(call, errno.EIO, after=after)
+    with contextlib.suppress(StoreUnavailableError, UnsupportedOperationError):
+        await journal.open()
+        await journal.close()
+        journal = FileJournal(root, disk=disk)
+    assert op.descriptors(root) == []
+    disk.faults.clear()
+    await journal.open()
+    assert await journal.write([op.append("s", b"{}")]) == (1,)
+    await journal.close()
+    assert op.descriptors(root) == []
+
+
+@pytest.mark.parametrize("after", range(12))
+async def test_an_opening_for_which_descriptors_run_out_once_is_done(
+    root: Path, disk: Any, op: Any, after: int
+) -> None:
+    journal = FileJournal(root, disk=disk)
+    disk.fail("open", errno.EMFILE, after=after)
+    await journal.open()
+    assert await journal.write([op.append("s", b"{}")]) == (1,)
+    await journal.close()
+    assert op.descriptors(root) == []
 
 
 FEW_DESCRIPTORS = """

@@ -86,11 +86,13 @@ class Directory:
 
     def enter(self) -> None:
         """Open the directory as it is; nothing is made."""
+        self.close()  # what an opening that failed has left
         self._folders[()] = self.disk.open(os.path.realpath(self._root), os.O_RDONLY | os.O_DIRECTORY, None)
 
     def close(self) -> None:
         """Close all descriptors."""
         with self._opening:
+            self._settled.clear()
             while self._folders:
                 self.disk.let_go(self._folders.popitem()[1])
 
