@@ -19,6 +19,9 @@ COUNTS = files("perdure_sqlite").joinpath("counts.sql").read_text("utf-8")
 SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
 STRAY_ITEMS = "SELECT count(*) FROM item WHERE place >> 32 NOT IN (SELECT id FROM journal)"
 STRAY_PARTS = "SELECT namespace, part, name FROM journal WHERE part NOT IN (?, ?, ?)"
+STRAY_VERSIONS = (
+    "SELECT namespace, part, name, version FROM journal WHERE version < 1 OR rewritten NOT BETWEEN 0 AND version"
+)
 NAMESPACES = "SELECT namespace, count(*) FROM journal GROUP BY namespace ORDER BY namespace"
 MOST = 100
 LOOKS = 3
@@ -108,6 +111,9 @@ def _rows(database: sqlite3.Connection, path: str) -> Iterator[Finding]:
         yield Finding(f"{path}: {part} {name}: {problem} (namespace {namespace})", damaged=True)
     for namespace, part, name in database.execute(STRAY_PARTS, tuple(Part)):
         yield Finding(f"{path}: {name} is in a part {part!r} that there is not (namespace {namespace})", damaged=True)
+    for namespace, part, name, version in database.execute(STRAY_VERSIONS):
+        problem = f"{version} is no version of it"
+        yield Finding(f"{path}: {part} {name}: {problem} (namespace {namespace})", damaged=True)
 
 
 def _namespaces(database: sqlite3.Connection, path: str, namespace: str) -> Iterator[Finding]:

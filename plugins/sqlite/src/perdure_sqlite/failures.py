@@ -29,7 +29,8 @@ def failure(error: Exception, *, operation: str, key: str, where: str, unknown: 
     if isinstance(error, StoreError):
         return error
     failed: StoreError
-    if is_damage(error):
+    lacks = operation != "open" and str(error).startswith("no such ")  # a table or a column, which opening has seen to
+    if lacks or is_damage(error):
         failed = StoreCorruptedError(where, describe(error))
         if primary_code(error) == NOTADB:
             failed.hint = "If the path is right, restore a backup; if the file is another program's, name another one."
