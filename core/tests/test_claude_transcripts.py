@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import AgentStore, Message, open_store, safe_id
+from perdure.archives import archive_id, archive_state
 from perdure.errors import ImportDataError
 from perdure.interchange import claude_from_transcripts, drafts_from_claude, export_claude, import_claude
 from perdure_conformance.manual_clock import ManualClock
@@ -285,6 +286,20 @@ async def test_compactions_become_archives_that_history_reads_through(target: Ag
     assert (again.present, again.copied, again.not_copied) == (1, 0, {})
     assert await target.delete_session("b3f0")
     assert (await target.sessions.list()).items == ()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("archived", [-1, "two", 2.5, None])
+async def test_a_summary_that_is_damaged_is_said_to_be(target: AgentStore, archived: Any) -> None:
+    archive = archive_id("s", 1)
+    message = {"role": "user", "content": "It was about one."}
+    await target.sessions.append(archive, [{"kind": "message", "message": message}], state=archive_state("s", 1))
+    summary = {"kind": "summary", "archive": archive, "archived": archived, "message": message}
+    await target.sessions.append("s", [summary])
+    file = io.BytesIO()
+    report = await export_claude(target, file, session_id="s")
+    assert report.not_exported["s"].startswith("session s is damaged: its summary does not tell")
+    assert file.getvalue() == b""
 
 
 @pytest.mark.anyio

@@ -137,7 +137,11 @@ async def _export(
 def _parts(snapshot: Snapshot) -> Iterator[Sequence[Record]]:
     """Yield the records of each archive as far as the summary behind it stands for it, and those of the transcript."""
     for transcript, behind in zip(snapshot.sessions, snapshot.sessions[1:], strict=False):
-        yield transcript.records[: behind.records[0].get("archived", 0)]
+        archived = behind.records[0].get("archived", 0)
+        if type(archived) is not int or archived < 0:
+            problem = "its summary does not tell how many records of its archive it stands for"
+            raise StoreCorruptedError(f"session {behind.session_id}", problem)
+        yield transcript.records[:archived]
     yield snapshot.sessions[-1].records
 
 
