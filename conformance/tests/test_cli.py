@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,22 @@ def test_secrets_of_a_url_are_not_shown() -> None:
     ran = check("redis://user:hunter2@127.0.0.1:1/0", *only(LAW))
     assert ran.exit_code == 4
     assert "hunter2" not in ran.output
+
+
+# --- what it prints ---
+
+
+@pytest.mark.parametrize(("closing", "code", "told"), [("read", 0, ""), ("written", 2, "could not be written")])
+def test_reports_are_there_though_standard_output_is_not(tmp_path: Path, closing: str, code: int, told: str) -> None:
+    words = (sys.executable, "-m", "perdure_conformance", "check", MEMORY, "-q", *only(LAW), "--json", "report.json")
+    reading, writing = os.pipe()
+    os.close(reading)
+    closed = "import os, runpy, sys; sys.stdout.close(); runpy.run_module('perdure_conformance', run_name='__main__')"
+    words = words if closing == "read" else (words[0], "-c", closed, *words[3:])
+    ran = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ran.returncode, told in ran.stderr, "Traceback" in ran.stderr) == (code, True, False), ran.stderr
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["verdict"] == "held"
 
 
 # --- known failures ---

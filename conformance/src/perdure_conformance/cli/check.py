@@ -60,8 +60,13 @@ def command(
     spare_the_collector(plan.laws())
     with Progress(quiet=quiet) as progress:
         report = Check(plan, progress.heard).run()
+    # The files first: standard output may be full, or closed by the store or by who reads it.
+    written, problem = _written(report, json=json, junit=junit, html=html, badge=badge, tests=tests)
     show(report_text(report, every_law=verbose))
-    _write(report, json=json, junit=junit, html=html, badge=badge, tests=tests)
+    for file in written:
+        show(f"wrote {file}")
+    if problem is not None:
+        refuse(f"a report could not be written: {problem}")
     raise typer.Exit(report.exit_code)
 
 
@@ -94,10 +99,8 @@ def _known(file: Path | None) -> dict[str, KnownFailure]:
         refuse(str(error))
 
 
-def _write(report: Report, **files: Path | None) -> None:
+def _written(report: Report, **files: Path | None) -> tuple[list[Path], OSError | None]:
     try:
-        written = write_reports(report, **files)
+        return write_reports(report, **files), None
     except OSError as error:
-        refuse(f"a report could not be written: {error}")
-    for file in written:
-        show(f"wrote {file}")
+        return [], error

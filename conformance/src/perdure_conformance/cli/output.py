@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -31,7 +33,16 @@ def show(text: str) -> None:
     shown = Text(text)
     for pattern, style in STYLES.items():
         shown.highlight_regex(f"(?m){pattern}", style)
-    Console(highlight=False, soft_wrap=True).print(shown)
+    try:
+        _Console(highlight=False, soft_wrap=True).print(shown)
+    except (OSError, ValueError) as error:
+        refuse(f"standard output could not be written: {error}")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let who reads go before the end, as `head` does: how the command ends is the verdict's."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def refuse(message: str) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 import signal
@@ -63,6 +64,7 @@ def leave(code: int | str | None) -> NoReturn:
         print(code, file=sys.stderr)  # reason: that is what `sys.exit` does with a text
     with no_exit():
         atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # what was printed was flushed, or the failure told
+            stream.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
