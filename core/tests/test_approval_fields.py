@@ -13,7 +13,13 @@ import perdure
 from perdure import AgentStore
 from perdure.contracts.approvals import Approval, Decision
 from perdure.contracts.checkpoints import CheckpointHead
-from perdure.errors import ApprovalExpiredError, ApprovalNotFoundError, InvalidArgumentError, StoreCorruptedError
+from perdure.errors import (
+    ApprovalExpiredError,
+    ApprovalNotFoundError,
+    InvalidArgumentError,
+    RecordTooLargeError,
+    StoreCorruptedError,
+)
 from perdure.journal.contract import Append, Head, Key, Part
 from perdure.journal.stores import JournalApprovals
 
@@ -110,3 +116,15 @@ async def test_a_decision_is_answered_also_beside_damage(store: AgentStore, part
                 await store.decide(asked.id, approved=True)
         else:
             assert (await store.decide(asked.id, approved=True)).status == "approved"
+
+
+@pytest.mark.parametrize("field", ["note", "decided_by"])
+async def test_a_text_of_a_decision_is_no_larger_than_a_record(field: str) -> None:
+    async with perdure.open_store(f"memory:{uuid4().hex}?max_record=100") as store:
+        await store.approvals.create(ASKED)
+        given: dict[str, Any] = {field: "x" * 99}
+        with pytest.raises(RecordTooLargeError, match=f"{field} is 101 bytes"):
+            await store.approvals.decide(ASKED.id, approved=True, **given)
+        assert await store.approvals.get(ASKED.id) == await store.approvals.create(ASKED)
+        given[field] = "x" * 98
+        assert (await store.approvals.decide(ASKED.id, approved=True, **given)).status == "approved"

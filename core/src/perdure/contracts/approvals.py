@@ -21,6 +21,7 @@ from perdure.errors import (
     ApprovalNotFoundError,
     InvalidArgumentError,
     InvalidIdError,
+    RecordTooLargeError,
     StoreCorruptedError,
     UnsupportedOperationError,
     VersionConflictError,
@@ -527,6 +528,8 @@ class ApprovalStore(Store):
         for name, text in (("note", note), ("decided_by", decided_by)):
             if text is not None and type(text) is not str:
                 raise InvalidArgumentError(name, f"must be a str, not {type(text).__name__}")
+            if (size := len(codec.encode(text, name))) > self.max_record:
+                raise RecordTooLargeError(name, size, self.max_record)
         if decided_by == EXPIRY:
             raise InvalidArgumentError("decided_by", f"must not be {EXPIRY!r}: that is what time decides as")
         edited = None
