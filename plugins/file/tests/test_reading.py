@@ -66,6 +66,18 @@ async def test_a_newer_format_is_refused_and_stays_as_it_is(
     assert file_of("s").read_bytes() == content
 
 
+async def test_reading_and_listing_leave_no_file_open(journal: FileJournal, op: Any, root: Path) -> None:
+    await journal.write([op.append("s", b"{}")])
+    window: dict[str, Any] = {"group": None, "status": None, "before": None, "order": "id", "after": None, "limit": 9}
+    before: list[str] = []
+    for number in range(4):
+        if number == 1:
+            before = op.descriptors(root)
+        assert await journal.read(op.key("s")) is not None
+        assert len(await journal.scan(op.key("").part, **window)) == 1
+    assert op.descriptors(root) == before
+
+
 async def test_unknown_fields_of_a_commit_are_let_be(
     journal: FileJournal, op: Any, file_of: Callable[..., Path]
 ) -> None:
