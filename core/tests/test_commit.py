@@ -8,7 +8,7 @@ import pytest
 from core.tests.processes import another, die_at
 
 from perdure import Agent, AgentStore, open_store
-from perdure.errors import OutcomeUnknownError, SessionConflictError, StoreUnavailableError
+from perdure.errors import OutcomeUnknownError, PerdureError, SessionConflictError, StoreUnavailableError
 from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure_conformance.interception import Call, InterceptedJournal, Interception
@@ -38,13 +38,14 @@ async def test_a_commit_creates_no_session(atomic: bool) -> None:
         assert await store.sessions.load("s") is None
 
 
-async def test_a_store_that_fails_while_a_finished_turn_is_saved_does_not_drop_it() -> None:
+@pytest.mark.parametrize("error", [StoreUnavailableError, OutcomeUnknownError])
+async def test_a_store_that_fails_while_a_finished_turn_is_saved_does_not_drop_it(error: type[PerdureError]) -> None:
     """Discarding saves a turn that has finished; when that fails for now, the turn stays for a later attempt."""
     away = False
 
     async def before(call: Call) -> None:
         if away and any(operation.key.part == "sessions" for operation in call.operations):
-            raise StoreUnavailableError("append", "s", "the test says so")
+            raise error("append", "s", "the test says so")
 
     async with open_store(f"memory:{uuid4().hex}") as store:
         assert isinstance(store.sessions, JournalSessions)
@@ -58,7 +59,7 @@ async def test_a_store_that_fails_while_a_finished_turn_is_saved_does_not_drop_i
 
         session = Agent(model=FunctionModel(answer), store=bundle).session("s")
         for call in (lambda: session.send("hello"), session.discard_pending, session.discard_pending):
-            with pytest.raises(StoreUnavailableError):
+            with pytest.raises(error):
                 await call()
         away = False
         assert await session.discard_pending() is False

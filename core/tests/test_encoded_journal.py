@@ -230,6 +230,17 @@ async def test_a_session_that_was_moved_to_another_namespace_is_refused(tmp_path
             await store.sessions.load("a")
 
 
+async def test_records_that_were_moved_to_another_namespace_are_refused(tmp_path: Path) -> None:
+    url, other = f"sqlite:{tmp_path}/x.db", f"sqlite:{tmp_path}/x.db?namespace=other"
+    await fill(url, codec=codec())
+    await fill(other, codec=codec())
+    found = await raw(url, lambda journal: stored(journal, A))
+    await raw(other, lambda journal: put(journal, A, found.items))
+    with pytest.raises(StoreCorruptedError, match="namespace other: item 0"):
+        async with open_store(other, codec=codec()) as store:
+            await store.sessions.load("a")
+
+
 async def test_a_head_of_another_session_or_scope_is_refused(url: str) -> None:
     await fill(url, codec=codec())
     mine = await raw(url, lambda journal: stored(journal, A))
