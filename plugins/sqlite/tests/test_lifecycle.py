@@ -215,6 +215,40 @@ def test_a_close_from_another_loop_lets_the_calls_that_wait_finish(
     assert settled(threading.active_count, threads)
 
 
+def test_who_waits_in_a_loop_that_stood_still_during_the_close_is_refused(
+    path: Path, append: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its call had not gone over to the thread, which is gone."""
+    may_end = threading.Event()
+    original = Worker.run
+
+    def wait(worker: Worker, calls: Sequence[Call]) -> None:
+        assert may_end.wait(10)
+        original(worker, calls)
+
+    async def begin() -> Sequence[Any]:
+        journal = SqliteJournal(path)
+        await journal.open()
+        monkeypatch.setattr(Worker, "run", wait)
+        first = asyncio.create_task(journal.write([append("a", b"1", first=1)]))
+        for _ in range(3):  # until it has gone over
+            await asyncio.sleep(0)
+        return journal, first, asyncio.create_task(journal.write([append("b", b"1")]))
+
+    async def end(*writes: asyncio.Task[object]) -> list[object]:
+        await asyncio.wait(writes, timeout=10)
+        return [write.exception() or write.result() if write.done() else "waits" for write in writes]
+
+    with asyncio.Runner() as runner:
+        journal, *writes = runner.run(begin())
+        thread = threading.Thread(target=asyncio.run, args=(journal.close(),))
+        thread.start()
+        thread.join()
+        may_end.set()
+        first, second = runner.run(end(*writes))
+    assert (first, type(second)) == ((1,), StoreClosedError)
+
+
 @pytest.mark.anyio
 async def test_memory_is_private_and_gone_after_close(append: Maker) -> None:
     one, other = SqliteJournal(":memory:"), SqliteJournal(":memory:")

@@ -90,7 +90,11 @@ class Connection:
         """Let all that wait go over, once every task that could run has asked for what it wants."""
         calls = [call for call in self._waiting if not call.answer.done()]  # who was cancelled by now has not written
         self._waiting = []
-        if calls:
+        if not self._forgotten.alive:  # closed from another loop, while this one stood still
+            for call in calls:
+                call.fail(StoreClosedError(self._title))
+                call.deliver()
+        elif calls:
             self._hops.put((calls, self._deliver))
         else:
             self._busy = False
