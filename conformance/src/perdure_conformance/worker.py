@@ -22,7 +22,7 @@ from typing import Any, TextIO, cast
 
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.errors import PerdureError
-from perdure_conformance.kill_points import KillPoints
+from perdure_conformance.kill_points import SAYING, KillPoints
 from perdure_conformance.parts import Stores, request
 from perdure_conformance.storm import storm, storm_by_time, storm_cut
 
@@ -71,6 +71,7 @@ def listen(descriptor: int) -> None:
     """Take commands from a socket, and answer on it; standard output is the store's."""
     global _asked, _answered
     _asked, _answered = os.fdopen(descriptor), os.fdopen(descriptor, "w", closefd=False)
+    SAYING.append(_answered)
 
 
 def say(answer: object) -> None:
