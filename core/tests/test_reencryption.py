@@ -27,7 +27,7 @@ from perdure.cli.codecs import load_codec
 from perdure.cli.output import CommandError
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, WrongKeyError
 from perdure.ownership.leases import Process
-from perdure_conformance.interception import Died, InterceptedJournal, Interception, at
+from perdure_conformance.interception import Call, Died, InterceptedJournal, Interception, at
 from perdure_conformance.manual_clock import ManualClock
 from perdure_memory.journal import MemoryJournal
 
@@ -255,6 +255,24 @@ async def test_the_new_version_is_one_higher_and_whoever_has_the_old_one_is_told
         assert (found.scope, found.state) == ("ann", {"title": "t"})
         assert (await store.checkpoints.list()).items == ()
         assert (await reencrypt(store)).current == 1
+
+
+@pytest.mark.parametrize("state", ["idle", "awaiting"])
+async def test_a_title_that_is_set_between_reading_and_writing_is_not_lost(state: str) -> None:
+    case = await Case(state, atomic=True).make()
+    other, is_set = case.open(NEW, OLD), False
+
+    async def before(call: Call) -> None:
+        nonlocal is_set
+        if not is_set and any(isinstance(one, Replace) and one.key.part == "sessions" for one in call.operations):
+            is_set = True
+            await other.sessions.append("s", [], state={"title": "new"})
+
+    report = await reencrypt(case.open(NEW, OLD, interception=Interception(before=before)))
+    found = await other.sessions.load("s")
+    assert found is not None
+    assert (is_set, found.state, len(found.records)) == (True, {"title": "new"}, 2)
+    assert len(report.kept) == 1
 
 
 async def test_what_cannot_be_read_is_told_and_keeps_nothing_else_from_it() -> None:
