@@ -12,6 +12,7 @@ from core.tests.processes import Held, another, everything
 from perdure import Agent, AgentStore, Compaction, Limits, Session
 from perdure.errors import AgentChangedError, InvalidArgumentError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
+from perdure.runtime.turns import TurnPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +38,8 @@ USES: dict[str, Callable[[Session], Awaitable[object]]] = {
     "abort": lambda session: session.abort(),
     "send": lambda session: session.send("mine"),
     "submit": lambda session: session.submit("mine"),
+    "send again": lambda session: session.send("more", input_id="i1"),
+    "submit again": lambda session: session.submit("more", input_id="i1"),
     "update": lambda session: session.update_state(lambda state: {**state, "mine": True}),
 }
 
@@ -49,7 +52,7 @@ async def test_another_scope_is_refused(store: AgentStore, use: str, pending: bo
     await owner.update_state(lambda _: {"secret": True})
     await owner.load()
     if pending:
-        await owner.submit("more")
+        await owner.submit("more", input_id="i1")
     before = await everything(store)
     for scope in ("other", ""):
         session = agent(store).session("s", scope=scope)
@@ -84,6 +87,28 @@ async def test_a_turn_that_runs_is_stopped_by_no_other_scope_and_no_other_agent(
     assert (await turn).text == "done"
 
 
+@pytest.mark.parametrize("policy", ["queue", "steer"])
+async def test_an_input_of_another_scope_joins_no_turn(store: AgentStore, policy: TurnPolicy) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        asked.set()
+        await go_on.wait()
+        return await echo(request)
+
+    mine = Agent(model=FunctionModel(answer), store=store)
+    turn = asyncio.create_task(mine.session("s", scope="acme").send("secret"))
+    await asked.wait()
+    joining = asyncio.create_task(mine.session("s", scope="other", turn_policy=policy).send("mine"))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await joining
+    assert (await turn).text == "re: secret"
+    assert [message.text for message in await mine.session("s").load()] == ["secret", "re: secret"]
+
+
 async def test_a_turn_of_another_life_is_stopped_by_no_object_of_the_scope_before(store: AgentStore) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -104,17 +129,22 @@ async def test_a_turn_of_another_life_is_stopped_by_no_object_of_the_scope_befor
     assert (await turn).text == "done"
 
 
-async def test_of_two_scopes_that_create_one_session_the_second_runs_nothing_in_it(store: AgentStore) -> None:
+@pytest.mark.parametrize("first", ["send", "state"])
+async def test_of_two_scopes_that_create_one_session_the_second_runs_nothing_in_it(
+    store: AgentStore, first: str
+) -> None:
     slow = Held("after", skip=1)  # the turn journal is read first, then the session
     late = another(store, slow)
     slow.next = True
     second = asyncio.create_task(agent(late).session("s", scope="other").send("mine"))
     await slow.held.wait()
-    await agent(store).session("s", scope="acme").send("secret")
+    owner = agent(store).session("s", scope="acme")
+    await (owner.send("secret") if first == "send" else owner.update_state(lambda _: {"secret": True}))
+    before = await everything(store)
     slow.go_on.set()
     with pytest.raises(InvalidArgumentError, match="scope"):
         await second
-    assert [message.text for message in await agent(store).session("s").load()] == ["secret", "re: secret"]
+    assert await everything(store) == before
 
 
 async def test_a_listener_of_another_scope_hears_nothing(store: AgentStore) -> None:
