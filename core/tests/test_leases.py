@@ -544,6 +544,29 @@ async def test_a_heartbeat_that_is_left_waits_for_the_beat_that_is_being_written
     assert ended == ["beat", "block"]
 
 
+async def test_a_call_that_raised_is_not_repeated_when_its_turn_is_anothers(
+    store: AgentStore, clock: ManualClock
+) -> None:
+    ran: list[str] = []
+
+    def agent(name: str) -> Agent:
+        @tool(idempotent=True, retries=3)
+        async def look() -> str:
+            ran.append(name)
+            if name == "sleeper":
+                clock.advance(timedelta(hours=1))
+                assert await agent("taker").resume(KEY) is not None
+                raise ValueError("too slow")
+            return "seen"
+
+        model = ScriptedModel([[ToolCall("c1", "look")], "Done."])
+        return Agent(model=model, tools=[look], store=another(store, process=elsewhere()))
+
+    result = await agent("sleeper").session(KEY).send("Go.")
+    assert result.text == "Done."
+    assert ran == ["sleeper", "taker"]
+
+
 def turn_of(owner: Host) -> str:
     """Return the run id that an owner opened, as its own first entry names it."""
     opening = owner.interception.calls[1].operations[0]

@@ -163,6 +163,20 @@ async def test_the_same_input_while_it_is_queued(talk: Talk, policy: TurnPolicy)
 
 
 @policies
+async def test_another_input_under_the_name_of_one_that_is_queued_is_refused(talk: Talk, policy: TurnPolicy) -> None:
+    gate = talk.in_tool = Gate()
+    task = await begun(gate, talk.session().send("work", input_id="w"))
+    more = await joined(talk, "more", policy, input_id="m")
+    others = [await joined(talk, "other", policy, input_id=name) for name in ("m", "w")]
+    gate.opened.set()
+    for other in others:
+        with pytest.raises(InvalidArgumentError, match="names an input that says something else"):
+            await other
+    assert await more == await task
+    assert await talk.texts() == ["work", "", "worked", "more", "re: more"]
+
+
+@policies
 async def test_the_same_input_twice_at_once(talk: Talk, policy: TurnPolicy) -> None:
     gate = talk.in_tool = Gate()
     task = await begun(gate, talk.session().send("work"))
