@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from perdure.contracts.ids import is_session_id, safe_id
+from perdure.contracts.ids import is_run, is_session_id, safe_id
 from perdure.errors import StoreCorruptedError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def archives_of(store: AgentStore, session_id: str) -> list[str]:
         StoreCorruptedError: A first record cannot be read.
     """
     found: list[str] = []
-    if session_id.endswith(".run") or "sessions" not in store:
+    if is_run(session_id) or "sessions" not in store:
         return found
     part = await store.sessions.load(session_id, limit=1)
     while part is not None:

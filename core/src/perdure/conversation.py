@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from perdure.archives import archive_id, archive_versions, archives_of, readable_archives_of
 from perdure.behind_damage import list_approvals
 from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
-from perdure.contracts.ids import check_session_id, conversation_of
+from perdure.contracts.ids import RUN_SUFFIX, check_session_id, conversation_of, is_run, session_of
 from perdure.contracts.plain import is_texts
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
@@ -102,7 +102,7 @@ class Claim:
             archives.append(archive_id(key, named))
         if archives:
             note["archives"] = archives
-        base = CheckpointHead(status=action, session_id=None if key.endswith(".run") else key)
+        base = CheckpointHead(status=action, session_id=session_of(key))
         head = replace(found.head if found is not None else base, status=action)
         journal = await OwnedJournal.take(
             store.ownership, store.checkpoints, key, found, lambda _: [note], lambda _: head, at=at
@@ -129,7 +129,7 @@ class Claim:
         sleeps on an earlier claim is refused before that is looked at.
         """
         if self._over and self.note["action"] != COPYING:  # a copy writes nothing to what it reads
-            session = await _session(self.store, self.journal.key)
+            session = await session_head(self.store, self.journal.key)
             if session is not None and session.rewritten != self.note["session_version"] + 1:
                 await self._refuse_sleeper()
         await self._drop_archives()
@@ -143,7 +143,7 @@ class Claim:
 
     async def _refuse_sleeper(self) -> None:
         """Move the session's version, so that the late write of whoever slept on an earlier claim is refused."""
-        while (session := await _session(self.store, self.journal.key)) is not None:
+        while (session := await session_head(self.store, self.journal.key)) is not None:
             await self.affirm()
             with contextlib.suppress(VersionConflictError):
                 await self.store.sessions.append(session.session_id, [], expected_version=session.version)
@@ -165,7 +165,7 @@ class Claim:
 
     async def clear(self) -> None:
         """Empty the transcript, and only then touch the approvals: a clearing that is undone leaves the turn whole."""
-        while (session := await _session(self.store, self.journal.key)) is not None:
+        while (session := await session_head(self.store, self.journal.key)) is not None:
             await self._note_archives()
             await self.prove(session)
             with contextlib.suppress(VersionConflictError):
@@ -218,7 +218,7 @@ class Claim:
         session_id = self.journal.head.session_id
         removed: list[str] = []
         while True:
-            session = await _session(self.store, key)
+            session = await session_head(self.store, key)
             approvals = await approvals_of(self.store, session_id, self.journal.head.run_id)
             await self._note_archives()
             archives = await archive_versions(self.store, key, self.note.get("archives", ()))
@@ -281,7 +281,7 @@ async def _finish(store: AgentStore, found: Checkpoint) -> None:
     at = found.updated_at if status == COPYING else None  # a copy makes nothing look younger, also one that died
     with await Claim.take(store, found.key, found, status, at=at) as claim:
         named = claim.note["session_version"]
-        session = await _session(store, found.key)
+        session = await session_head(store, found.key)
         if status == "discarding":
             await claim.drop_turn()
         elif status == "deleting":
@@ -321,15 +321,15 @@ def _last_claim(found: Checkpoint | None) -> Record | None:
     return claim
 
 
-async def _session(store: AgentStore, key: str) -> Transcript | None:
-    """Read a session's head."""
-    if key.endswith(".run") or "sessions" not in store:
+async def session_head(store: AgentStore, key: str) -> Transcript | None:
+    """Read the transcript that a turn journal belongs to, without its records; `None` if there is none."""
+    if is_run(key) or "sessions" not in store:
         return None
     return await store.sessions.load(key, limit=0)
 
 
 async def _version(store: AgentStore, key: str) -> int:
-    session = await _session(store, key)
+    session = await session_head(store, key)
     return 0 if session is None else session.version
 
 
@@ -344,7 +344,7 @@ async def approvals_of(store: AgentStore, session_id: str | None, run_id: str | 
 
 def journal_of(approval: Approval) -> str:
     """Return the key of the turn journal whose turn asks for an approval."""
-    return approval.session_id or f"{conversation_of(approval.run_id)}.run"
+    return approval.session_id or f"{conversation_of(approval.run_id)}{RUN_SUFFIX}"
 
 
 async def undecided(store: AgentStore, head: CheckpointHead) -> tuple[str, ...]:
@@ -377,7 +377,7 @@ async def delete_session(store: AgentStore, session_id: str, *, force: bool = Fa
         if found is not None and not force and store.ownership.is_live(found):
             raise busy(found)
         approvals = await approvals_of(store, session_id, None)
-        if found is None and not approvals and await _session(store, session_id) is None:
+        if found is None and not approvals and await session_head(store, session_id) is None:
             return began  # of a deletion that was cut short, the rest is deleted now
         try:
             with await Claim.take(store, session_id, found, "deleting") as claim:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.archives import archive_of, archive_versions, archives_of
 from perdure.behind_damage import each
 from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
-from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status
+from perdure.contracts.ids import session_of
+from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status, session_head
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
 from perdure.half_copies import is_half_copied
 from perdure.ownership.leases import OwnershipLostError
@@ -108,7 +109,7 @@ class _Pruning:
             # What has no session: runs without one, and what a crash in the middle of a deletion has left.
             async for key in self._journals():
                 with self._noting(key):
-                    if await self._session(key) is None:
+                    if await session_head(self.store, key) is None:
                         await self._consider(key)
         if "approvals" in self.store:
             await self._walk_approvals()
@@ -225,17 +226,12 @@ class _Pruning:
 
     async def _look(self, key: str, journal: Checkpoint | None) -> _Conversation:
         run_id = None if journal is None else journal.head.run_id
-        approvals = await approvals_of(self.store, None if key.endswith(".run") else key, run_id)
-        session = await self._session(key)
+        approvals = await approvals_of(self.store, session_of(key), run_id)
+        session = await session_head(self.store, key)
         archives = await archives_of(self.store, key)
         names = [*archives, *(name for name in noted_archives(journal) if name not in archives)]
         there = [name for name, _ in await archive_versions(self.store, key, names)]
         return _Conversation(key, journal, session, approvals, there)
-
-    async def _session(self, key: str) -> Transcript | None:
-        if key.endswith(".run") or "sessions" not in self.store:
-            return None
-        return await self.store.sessions.load(key, limit=0)
 
     def _young(self, seen: _Conversation) -> bool:
         return any(age >= self.cutoff for age in seen.ages())

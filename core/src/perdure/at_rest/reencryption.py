@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from perdure.at_rest.encoded_journal import EncodedJournal
 from perdure.contracts.checkpoints import TURN_STATUSES, CheckpointReplace
+from perdure.contracts.ids import is_run
 from perdure.conversation import Claim, busy, settle
 from perdure.errors import (
     CodecError,
@@ -209,7 +210,7 @@ class _Reencryption:
 
     async def _old_session(self, name: str) -> JournalSnapshot | None:
         """Read a session if there is one to rewrite."""
-        if name.endswith(".run") or not await self._is_old(Part.SESSIONS, name):
+        if is_run(name) or not await self._is_old(Part.SESSIONS, name):
             return None
         journal, key = self.journals[Part.SESSIONS], Key(Part.SESSIONS, name)
         return await (journal.read_behind_gaps(key) if self.mend else journal.read(key))

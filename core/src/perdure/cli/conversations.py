@@ -12,12 +12,11 @@ from perdure.bundle import AgentStore
 from perdure.cli.output import CommandError
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import Checkpoint
-from perdure.contracts.ids import conversation_of, is_session_id, safe_id
+from perdure.contracts.ids import RUN_SUFFIX, conversation_of, is_run, is_session_id, safe_id, session_of
 from perdure.contracts.sessions import Transcript
-from perdure.conversation import approvals_of
+from perdure.conversation import approvals_of, session_head
 from perdure.errors import StoreCorruptedError
 
-_RUN = ".run"
 _INNER = re.compile(r"\.run|(\.turn-[0-9]+)?(\.s[0-9]+\.c[0-9]+(\.d[0-9]+)?)?")
 """What follows the name of a conversation in the ids of its turns and approvals. Any other dot is one of a user's id."""
 
@@ -71,27 +70,26 @@ def key_of(text: str) -> str:
     name = conversation_of(text)
     if not is_session_id(name) or _INNER.fullmatch(text, len(name)) is None:
         return safe_id(text)
-    return text if text == name + _RUN else name
+    return text if text == name + RUN_SUFFIX else name
 
 
 async def read_conversation(store: AgentStore, key: str) -> Conversation:
     """Read the heads of a conversation's parts; damage of one does not hide the others."""
     found = Conversation(key)
     try:
-        if "sessions" in store and not key.endswith(_RUN):
-            found.session = await store.sessions.load(key, limit=0)
+        found.session = await session_head(store, key)
     except StoreCorruptedError as error:
         found.damaged.append(str(error))
     try:
         if "checkpoints" in store:
             found.journal = await store.checkpoints.load(key)
-            if found.journal is None and found.session is None and not key.endswith(_RUN):
+            if found.journal is None and found.session is None and not is_run(key):
                 await _read_run(store, found)
     except StoreCorruptedError as error:
         found.damaged.append(str(error))
     run_id = None if found.journal is None else found.journal.head.run_id
     try:
-        found.approvals = await approvals_of(store, None if found.key.endswith(_RUN) else found.key, run_id)
+        found.approvals = await approvals_of(store, session_of(found.key), run_id)
     except StoreCorruptedError as error:
         found.damaged.append(str(error))
     return found
@@ -99,7 +97,7 @@ async def read_conversation(store: AgentStore, key: str) -> Conversation:
 
 async def _read_run(store: AgentStore, found: Conversation) -> None:
     """Take the run without a session that has the name, where no session has it."""
-    key = found.key + _RUN
+    key = found.key + RUN_SUFFIX
     try:
         found.journal = await store.checkpoints.load(key)
     except StoreCorruptedError:

@@ -16,6 +16,7 @@ from perdure.cli.output import CommandError, JsonOption, print_json, safe_line, 
 from perdure.cli.store_url import StoreOption, opened
 from perdure.cli.turns import standing, turn_facts
 from perdure.contracts.checkpoints import IDLE
+from perdure.contracts.ids import is_run
 from perdure.conversation import noted_archives
 
 
@@ -75,7 +76,7 @@ def _removed(found: Conversation, archives: list[str]) -> dict[str, Any]:
 
 
 def _require_session(found: Conversation) -> None:
-    if found.key.endswith(".run"):
+    if is_run(found.key):
         raise CommandError(
             f"{found.key} is a run without a session",
             "`perdure prune` removes it, or agent.discard() while it is pending.",

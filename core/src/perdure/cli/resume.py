@@ -18,6 +18,7 @@ from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import CommandError, JsonOption, explained, print_json, print_table, say
 from perdure.cli.store_url import OwnStoreOption, opened
 from perdure.contracts.checkpoints import IDLE
+from perdure.contracts.ids import is_run
 from perdure.contracts.store import describe
 from perdure.errors import PerdureError
 
@@ -85,7 +86,7 @@ async def _one(target: str, url: str | None, given: str, *, rebase: bool) -> tup
             return {"conversation": found.key, "turn": None}, ExitCode.DONE
         run_id = found.journal.head.run_id or found.key
         try:
-            if found.key.endswith(".run"):
+            if is_run(found.key):
                 turn = await agent.resume(run_id)
             else:
                 turn = await agent.session(found.key).resume(rebase=rebase)

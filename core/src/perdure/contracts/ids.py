@@ -9,13 +9,15 @@ from perdure.contracts.records import check_text
 from perdure.errors import InvalidArgumentError, InvalidIdError
 
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_RUN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,159}")
+_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,159}")
 _APPROVAL = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_-]{1,128}(\.run)?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 SESSION_RULE = "1 to 128 characters of A-Z a-z 0-9 _ -"
 SAFE_PREFIX = "x--"
+RUN_SUFFIX = ".run"
+"""What the key of a run without a session ends with, which the id of no session can."""
 
 
 def safe_id(text: str) -> str:
@@ -57,7 +59,7 @@ def check_session_id(value: object) -> str:
 
 def check_run_id(value: object) -> str:
     """Return a valid run id, or raise `InvalidIdError`."""
-    if type(value) is str and _RUN.fullmatch(value):
+    if type(value) is str and _RUN_ID.fullmatch(value):
         return value
     raise _refused("run id", value, "1 to 160 characters of A-Z a-z 0-9 _ - ., not starting with a dot")
 
@@ -86,6 +88,21 @@ def check_namespace(value: object) -> str:
 def conversation_of(key: str) -> str:
     """Return the conversation that a key of any part belongs to: its text up to the first dot."""
     return key.partition(".")[0]
+
+
+def is_run(key: str) -> bool:
+    """Whether a turn journal is that of a run without a session."""
+    return key.endswith(RUN_SUFFIX)
+
+
+def session_of(key: str) -> str | None:
+    """Return the session that a turn journal belongs to; `None` if it is that of a run without one."""
+    return None if is_run(key) else key
+
+
+def turn_run_id(key: str, version: int) -> str:
+    """Return the run id of the turn of a session that a write of its journal begins, by the version written."""
+    return f"{key}.turn-{version}"
 
 
 def _refused(kind: str, value: object, rule: str, hint: str = "") -> InvalidIdError:

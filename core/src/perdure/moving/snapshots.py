@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.archives import archives_of
 from perdure.contracts.checkpoints import CLAIM_STATUSES
+from perdure.contracts.ids import is_run, session_of
 from perdure.conversation import approvals_of, busy, open_status
 from perdure.errors import SessionBusyError
 
@@ -65,13 +66,12 @@ async def read_snapshot(store: AgentStore, key: str, found: Checkpoint | None) -
         StoreCorruptedError: A part cannot be read.
     """
     sessions: list[Transcript] = []
-    run = key.endswith(".run")
-    if not run and "sessions" in store:
+    if not is_run(key) and "sessions" in store:
         for name in (*reversed(await archives_of(store, key)), key):
             transcript = await store.sessions.load(name)
             if transcript is not None:
                 sessions.append(transcript)
-    approvals = await approvals_of(store, None if run else key, found.head.run_id if found is not None else None)
+    approvals = await approvals_of(store, session_of(key), found.head.run_id if found is not None else None)
     return Snapshot(key, tuple(sessions), None if found is None else unowned(found), tuple(approvals))
 
 
@@ -103,7 +103,7 @@ async def has_stayed(store: AgentStore, snapshot: Snapshot) -> bool:
         if now is None or now.version != known.version:
             return False
     run_id = None if snapshot.turn is None else snapshot.turn.head.run_id
-    approvals = await approvals_of(store, None if snapshot.key.endswith(".run") else snapshot.key, run_id)
+    approvals = await approvals_of(store, session_of(snapshot.key), run_id)
     return [_version(approval) for approval in approvals] == [_version(approval) for approval in snapshot.approvals]
 
 

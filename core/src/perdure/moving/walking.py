@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from perdure.archives import archive_of, readable_archives_of
 from perdure.behind_damage import each
-from perdure.conversation import journal_of, noted_archives
+from perdure.contracts.ids import is_run
+from perdure.conversation import journal_of, noted_archives, session_head
 from perdure.errors import StoreCorruptedError
 from perdure.moving.snapshots import load_turn
 
@@ -41,7 +42,7 @@ async def count(store: AgentStore) -> int:
             number += isinstance(info, StoreCorruptedError) or archive_of(info) is None
     if "checkpoints" in store:
         async for key in _journals(store):
-            number += key.endswith(".run")
+            number += is_run(key)
     return number
 
 
@@ -86,9 +87,7 @@ async def _is_held(store: AgentStore, info: SessionInfo | Transcript) -> bool:
 
 
 async def _without_session(store: AgentStore, key: str) -> bool:
-    if key.endswith(".run") or "sessions" not in store:
-        return True
     try:
-        return await store.sessions.load(key, limit=0) is None
+        return await session_head(store, key) is None
     except StoreCorruptedError:
         return False

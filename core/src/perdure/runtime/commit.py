@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import FINISHED, IN_PROGRESS, CheckpointReplace
+from perdure.contracts.ids import turn_run_id
 from perdure.contracts.sessions import SessionAppend
 from perdure.conversation import idle_head
 from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
@@ -73,7 +74,7 @@ class Commit:
             return [], head
         kinds = ["input", *["input-queued"] * (len(left) - 1)]
         entries = [given.entry(kind) for kind, given in zip(kinds, left, strict=True)]
-        run_id = f"{self.journal.key}.turn-{version}"
+        run_id = turn_run_id(self.journal.key, version)
         return entries, replace(
             head, status=IN_PROGRESS, run_id=run_id, fingerprint=self.journal.head.fingerprint, attempts=0
         )

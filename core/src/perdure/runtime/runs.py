@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import IDLE, IN_PROGRESS, CheckpointHead
-from perdure.contracts.ids import check_session_id, conversation_of
+from perdure.contracts.ids import RUN_SUFFIX, check_session_id, conversation_of
 from perdure.contracts.records import decode_records, encode_object, encode_records
 from perdure.conversation import Claim, undecided
 from perdure.errors import OutcomeUnknownError, VersionConflictError
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from perdure.runtime.messages import Given
     from perdure.runtime.results import TurnResult
 
-SUFFIX = ".run"
-
 
 class Run:
     """One run of an agent without a session."""
@@ -37,7 +35,7 @@ class Run:
     def __init__(self, agent: Agent, store: AgentStore, name: str) -> None:
         self.agent, self.store = agent, store
         self.name = check_session_id(name)
-        self.key = self.name + SUFFIX
+        self.key = self.name + RUN_SUFFIX
         self._dialogue = Dialogue(agent, store, self.key, store.channels.of(self.key, None, store.clock))
         self._journal = PendingTurns(self._dialogue)
 

@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, TURN_STATUSES, CheckpointHead
+from perdure.contracts.ids import turn_run_id
 from perdure.contracts.records import MAX_VERSION, decode_records, encode_object, encode_records
 from perdure.conversation import busy, undecided
 from perdure.errors import (
@@ -78,7 +79,7 @@ class Turns:
         records = list(decode_records(encode_records(given, "input", self.store.sessions.max_record), "input"))
         opening = self._input(records, input_id)
         encode_object(opening, "input", self.store.checkpoints.max_record)
-        sample = TurnState.of(f"{self.key}.turn-{MAX_VERSION}", [opening])
+        sample = TurnState.of(turn_run_id(self.key, MAX_VERSION), [opening])
         encode_records(sample.records(Spent()), "input", self.store.sessions.max_record)
         return Call(records, input_id, named)
 
@@ -295,7 +296,7 @@ class Turns:
         def head(version: int) -> CheckpointHead:
             return CheckpointHead(
                 status=IN_PROGRESS,
-                run_id=f"{self.key}.turn-{version}",
+                run_id=turn_run_id(self.key, version),
                 session_id=self.key,
                 agent=self.agent.name,
                 fingerprint=self.agent.fingerprint,
