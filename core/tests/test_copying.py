@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from perdure import AgentStore, open_store
 from perdure.archives import archive_id, archive_state
-from perdure.backend import Key, Part
+from perdure.backend import Key, Part, Replace
 from perdure.contracts.approvals import Approval
 from perdure.contracts.sessions import Transcript
 from perdure.conversation import Claim
@@ -200,6 +200,57 @@ async def test_no_turn_begins_while_a_conversation_is_copied(store: AgentStore, 
     assert refused
     assert differences(await everything(target), await everything(store)) == []
     assert (await agent(store).session("s").send("two")).text == "heard two"
+
+
+async def test_what_goes_on_at_the_source_at_the_last_moment_is_not_let_go_at_the_target(
+    store: AgentStore, target: AgentStore
+) -> None:
+    await agent(store).session("talk").send("one")
+    taken = False
+
+    async def before(call: Call) -> None:
+        nonlocal taken
+        if not taken and any(isinstance(operation, Replace) for operation in call.operations):  # it lets go here
+            taken = True
+            await agent(another(store, process=elsewhere())).session("talk").discard_pending(force=True)
+            await agent(store).session("talk").send("two")
+
+    report = await copy_conversations(another(store, Interception(before=before)), target, wait=NOT_AT_ALL)
+    assert list(report.not_copied) == ["talk"]
+    half = await target.checkpoints.load("talk")
+    assert half is not None
+    assert half.head.status == "copying"
+    assert (await copy_conversations(store, target)).complete
+    assert differences(await everything(target), await everything(store)) == []
+
+
+async def test_a_copy_that_died_makes_nothing_look_younger(
+    store: AgentStore, target: AgentStore, clock: ManualClock
+) -> None:
+    await agent(store).session("talk").send("one")
+    before = await store.checkpoints.load("talk")
+    assert before is not None
+    clock.advance(timedelta(days=1))
+    with pytest.raises(Died):
+        await copy_conversations(another(store, at(1, "die-after"), process=dead()), target)
+    assert await agent(store).session("talk").pending() is None  # whoever meets the claim undoes it
+    after = await store.checkpoints.load("talk")
+    assert after is not None
+    assert (after.head, after.updated_at) == (before.head, before.updated_at)
+    assert after.version > before.version
+
+
+async def test_an_approval_that_does_not_arrive_is_noticed(
+    store: AgentStore, target: AgentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(approval: Approval, **_: Any) -> Approval:
+        return approval
+
+    await agent(store, CALLS["waiting"]).session("waiting").send("Go.")
+    monkeypatch.setattr(target.approvals, "create", lose)
+    report = await copy_conversations(store, target)
+    assert "what was read again differs" in report.not_copied["waiting"]
+    assert await everything(target) == {}
 
 
 async def test_prune_at_the_target_takes_nothing_away_that_is_being_copied(
