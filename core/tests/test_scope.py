@@ -129,6 +129,21 @@ async def test_a_turn_of_another_life_is_stopped_by_no_object_of_the_scope_befor
     assert (await turn).text == "done"
 
 
+async def test_a_turn_that_has_read_nothing_yet_is_stopped_by_no_object_of_the_scope_before(store: AgentStore) -> None:
+    slow = Held("before", skip=2)  # the turn journal and the session are read, then the turn is opened
+    mine = agent(another(store, slow))
+    before = mine.session("s", scope="acme")
+    await before.send("hello")
+    await store.delete_session("s")
+    slow.next = True
+    turn = asyncio.create_task(mine.session("s", scope="other").send("go"))
+    await slow.held.wait()
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await before.abort()
+    slow.go_on.set()
+    assert (await turn).text == "re: go"
+
+
 @pytest.mark.parametrize("first", ["send", "state"])
 async def test_of_two_scopes_that_create_one_session_the_second_runs_nothing_in_it(
     store: AgentStore, first: str
@@ -168,7 +183,25 @@ async def test_of_a_turn_that_is_taken_up_again_another_scope_hears_no_content(s
     other.on(lambda event: heard.append(event.type))
     assert await agent(fresh).session("s").resume() is not None
     await agent(fresh).session("s").send("more")
-    assert heard == ["run.started"]
+    assert heard == []
+
+
+@pytest.mark.parametrize("use", ["clear", "compact", "compact_if_due", "discard"])
+async def test_of_what_is_no_turn_another_scope_hears_nothing_either(store: AgentStore, use: str) -> None:
+    """Not even in a process that begins, of an object without a scope, which need not know the session's."""
+    owner, policy = agent(store).session("s", scope="acme"), Compaction(max_tokens=1, summarize=lambda _: "sum")
+    for _ in range(3):
+        await owner.send("secret")
+    if use in ("clear", "discard"):
+        await owner.submit("more")
+    fresh, heard, told = another(store), list[object](), list[object]()
+    other, mine = agent(fresh).session("s", scope="other"), agent(fresh).session("s", scope="acme")
+    other.on(heard.append)
+    mine.on(told.append)
+    unscoped = agent(fresh).session("s", compaction=policy)
+    await (unscoped.compact_if_due() if use == "compact_if_due" else USES[use](unscoped))
+    await agent(fresh).session("s").send("go")
+    assert (heard, bool(told)) == ([], True)
 
 
 async def test_another_scope_compacts_nothing_and_is_told_no_limit(store: AgentStore) -> None:

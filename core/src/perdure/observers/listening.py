@@ -51,11 +51,15 @@ def _for_others(fact: Any) -> Any:
 
 
 class Listener:
-    """A function that hears of events, and what it has not heard of yet."""
+    """A function that hears of events, and what it has not heard of yet.
+
+    Attributes:
+        scope: Of which conversations; `None`: of all.
+    """
 
     def __init__(self, function: Callable[[Any], Awaitable[None] | None], scope: str | None) -> None:
         self._function = function
-        self._scope = scope
+        self.scope = scope
         self._context = copy_context()  # of whoever listens, not of the turn that is told of
         self._waiting: deque[RunEvent] = deque(maxlen=BACKLOG)
         self._lagging = False
@@ -72,7 +76,7 @@ class Listener:
 
     def may_hear(self, scope: str | EllipsisType | None) -> bool:
         """Whether it listens to conversations of a scope."""
-        return self._scope is None or scope in (..., self._scope)
+        return self.scope is None or scope in (..., self.scope)
 
     @property
     def work(self) -> asyncio.Task[None] | None:
@@ -158,9 +162,8 @@ class Channel:
         self._is_observed = is_observed
         self.scope: str | EllipsisType | None = ...
         self._seq = 0
-        self._listeners: tuple[
-            Listener, ...
-        ] = ()  # another one with each change: one may be made while an event is told
+        # Another tuple with each change: one may be made while an event is told.
+        self._listeners: tuple[Listener, ...] = ()
 
     def tell(
         self,
@@ -203,6 +206,11 @@ class Channel:
         at = self._clock.now()
         own = {name: _for_others(fact) for name, fact in facts.items()}
         return kind(run_id=run_id, session_id=self._session_id, seq=self._seq, at=at, resumed=resumed, **own)
+
+    @property
+    def is_scoped(self) -> bool:
+        """Whether one of the listeners hears of conversations of one scope alone."""
+        return any(listener.scope is not None for listener in self._listeners)
 
     def on(self, function: Callable[[Any], Awaitable[None] | None], scope: str | None = None) -> Callable[[], None]:
         """Have a function hear of every event from now on, unless of another scope; return a function that ends it."""

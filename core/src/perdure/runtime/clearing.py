@@ -23,8 +23,7 @@ async def clear(journal: PendingTurns, view: TranscriptView, channel: Channel) -
     store, key = journal.store, journal.key
     store.sessions.require("replace")
     while True:
-        found = await journal.settled()
-        await journal.require_own_scope()
+        found = await journal.settled_in_scope()
         if found is not None and found.head.status != IDLE:
             journal.require_own(found)
             if found.head.status == FINISHED:

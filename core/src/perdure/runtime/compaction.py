@@ -122,8 +122,7 @@ async def compact_if_due(
 async def _without_turn(journal: PendingTurns) -> Checkpoint | None:
     """Return the turn journal of a conversation without a turn; a finished one is saved first, another refuses."""
     while True:
-        found = await journal.settled()
-        await journal.require_own_scope()
+        found = await journal.settled_in_scope()
         if found is None or found.head.status == IDLE:
             return found
         journal.require_own(found)
@@ -186,8 +185,10 @@ class Compactor:
             OutcomeUnknownError: It may be done; whoever comes next finds out.
             Exception: What the model or `summarize` raises. Nothing was changed.
         """
-        if await self._whole.refresh() is None or split(self._whole.read.records, self.options.keep) is None:
+        base = await self._whole.refresh()
+        if base is None or split(self._whole.read.records, self.options.keep) is None:
             return NOTHING
+        self.channel.scope = base.scope
         with await Claim.take(self.store, self.id, found, "compacting", archive=self.options.archive) as claim:
             self.channel.emit(CompactionStarted, None, self._sink)
             try:

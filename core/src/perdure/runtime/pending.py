@@ -59,10 +59,22 @@ class PendingTurns:
             raise busy(found)
         return found
 
+    async def settled_in_scope(self, *, force: bool = False) -> Checkpoint | None:
+        """Read the turn journal as `settled` does, and behind it the scope, which holds for what is written at that version.
+
+        Raise if the session was created for another scope; whoever listens for one hears only what is of it.
+        """
+        found, channel = await self.settled(force=force), self.dialogue.channel
+        if self._scope is not None or channel.is_scoped:
+            session = await self.store.sessions.load(self.key, limit=0)
+            if session is not None:
+                self.require_scope(session)
+                channel.scope = session.scope
+        return found
+
     async def pending(self, *, force: bool = False) -> Checkpoint | None:
         """Return the pending turn that this agent may touch, or `None`."""
-        found = await self.settled(force=force)
-        await self.require_own_scope()
+        found = await self.settled_in_scope(force=force)
         if found is None or found.head.status == IDLE:
             return None
         self.require_own(found)
@@ -99,10 +111,7 @@ class PendingTurns:
                 raise SessionAwaitingApprovalError(self.key, left)
 
     async def require_own_scope(self) -> None:
-        """Raise if the session was created for another scope, before anything of it is told or changed.
-
-        Behind a reading of the journal it holds for what is written at the version read.
-        """
+        """Raise if the session was created for another scope, before anything of it is told or changed."""
         if self._scope is not None:
             self.require_scope(await self.store.sessions.load(self.key, limit=0))
 

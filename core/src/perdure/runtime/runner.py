@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
     from perdure.contracts.records import Record
+    from perdure.contracts.sessions import Transcript
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.messages import Message
 
@@ -49,6 +50,7 @@ class Runner:
     """Runs one turn that this task owns.
 
     Attributes:
+        base: The transcript as this run has read it, without its records; `None`: not yet.
         joining: The inputs that join the turn while it runs.
         done: The event that said how the turn ended, once it has.
         failure: What ended this run before the turn had ended, if something did.
@@ -78,6 +80,7 @@ class Runner:
         """
         self.dialogue = dialogue
         self.agent, self.store = dialogue.agent, dialogue.store
+        self.base: Transcript | None = None
         self.rebase = rebase
         self.done: RunDone | None = None
         self.failure: BaseException | None = None
@@ -317,7 +320,7 @@ class Runner:
             raise SessionDeletedError(self.journal.key)
         if transcript is None:
             raise self._conflict("the session was deleted")
-        self.dialogue.channel.scope = transcript.scope
+        self.base, self.dialogue.channel.scope = transcript, transcript.scope
         gone = head.base_version is not None and transcript.rewritten > head.base_version
         if head.base_version is None or (gone and self.rebase):
             self.journal.note(base_version=transcript.version, base_count=transcript.count)

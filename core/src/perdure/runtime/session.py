@@ -299,10 +299,9 @@ class Session:
                     async with place.served():
                         await self._journal.require_own_scope()
                         return await discard(self._journal, self._channel, force=False)
-        view = runner.dialogue.view or self._view  # the turn's: this object's may be of a session that was deleted
-        if view.head is None:  # else the turn has read it, and nobody needs the store for this
+        if runner.base is None:  # else the turn has read it, and nobody needs the store for this
             await self._journal.require_own_scope()
-        self._journal.require_scope(view.head)
+        self._journal.require_scope(runner.base)
         self._journal.require_own(runner.journal)
         await runner.abort()
         if isinstance(runner.failure, Exception):
