@@ -55,16 +55,14 @@ def from_record(kind: type[T], record: Record, where: str) -> T:
     Raises:
         StoreCorruptedError: Fields are missing or null, or one holds what it cannot.
     """
-    known = _names(kind)  # type: ignore[arg-type]  # reason: the same
+    readers = _readers(kind)  # type: ignore[arg-type]  # reason: the same
     values: dict[str, Any] = {}
     extra: Record = {}
     for name, content in record.items():
-        if name not in known or name == EXTRA:
+        if name not in readers:
             extra[name] = content
-        elif name.endswith(INSTANT) and content is not None:
-            values[name] = _instant(content, f"{where}.{name}")
-        elif name == DURATION and content is not None:
-            values[name] = _duration(content, f"{where}.{name}")
+        elif content is not None and (read := readers[name]) is not None:
+            values[name] = read(content, f"{where}.{name}")
         else:
             values[name] = content
     lacking = [name for name in _required(kind) if values.get(name) is None]  # type: ignore[arg-type]  # reason: the same
@@ -81,8 +79,8 @@ def misfit(value: object) -> tuple[str, str] | None:
 
     Instants, durations and objects within are left to whoever reads and checks them.
     """
-    for name, kinds, declared in _plain(type(value)):  # type: ignore[arg-type]  # reason: the same
-        content = getattr(value, name)
+    contents, plain = _plain(type(value))  # type: ignore[arg-type]  # reason: the same
+    for content, (name, kinds, declared) in zip(contents(value), plain, strict=True):
         if type(content) not in kinds:
             return name, f"must be of type {declared}, not {type(content).__name__}"
         if type(content) is list and not is_texts(content):
@@ -109,21 +107,31 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 @cache
-def _plain(kind: type[Any]) -> tuple[tuple[str, tuple[type, ...], str], ...]:
-    """Return the fields of a dataclass that hold plain JSON: their names, their types, and these as they are written."""
+def _plain(
+    kind: type[Any],
+) -> tuple[Callable[[object], tuple[Any, ...]], tuple[tuple[str, tuple[type, ...], str], ...]]:
+    """Return what gets the plain JSON in a dataclass, and its fields: names, types, and these as they are written."""
     declared = {item.name: str(item.type) for item in fields(kind)}
     words = {name: text.split(" | ") for name, text in declared.items()}
-    return tuple(
+    plain = tuple(
         (name, tuple(_KINDS[word] for word in words[name]), text.replace("Record", "dict"))
         for name, text in declared.items()
         if _KINDS.keys() >= set(words[name])
     )
+    return attrgetter(*(name for name, _, _ in plain)), plain
 
 
 @cache
 def _required(kind: type[Any]) -> tuple[str, ...]:
     """Return the names of a dataclass's fields that have no default, in order."""
     return tuple(item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
+
+
+@cache
+def _readers(kind: type[Any]) -> dict[str, Callable[[object, str], object] | None]:
+    """Return the fields of a dataclass that are stored by their names, with what reads those that are no plain JSON."""
+    times = {name: _instant if name.endswith(INSTANT) else _duration for name in _plan(kind)[2]}  # type: ignore[arg-type]  # reason: the same
+    return {name: times.get(name) for name in _names(kind) if name != EXTRA}  # type: ignore[arg-type]  # reason: the same
 
 
 def _instant(content: object, where: str) -> datetime:
