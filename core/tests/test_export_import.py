@@ -107,6 +107,9 @@ async def test_a_conversation_that_was_cut_out_of_a_file_is_missed(store: AgentS
     assert [note.what for note in report.notes] == ["the export had 9 conversations, and 1 of them are missing from it"]
     hurt = await import_conversations(target, [*lines[: begin + 1], *lines[begin + 2 :]])
     assert [note.outcome for note in hurt.notes] == ["left-out"]  # one that is damaged is named, and not missed too
+    last = max(n for n, line in enumerate(lines) if b'"conversation-end"' in line)
+    cut = await import_conversations(target, [*lines[:last], *lines[last + 1 :]])
+    assert [note.outcome for note in cut.notes] == ["left-out"]  # neither is the last one without its end
 
 
 async def test_what_is_as_deep_as_can_be_is_exported(store: AgentStore, target: AgentStore) -> None:

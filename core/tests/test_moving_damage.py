@@ -153,6 +153,18 @@ async def test_a_copy_that_is_undone_leaves_what_was_there_before() -> None:
         assert differences(await everything(target), before) == []
 
 
+async def test_a_copy_does_not_take_what_was_there_before_for_its_half() -> None:
+    """Also where that is how a half of what the conversation is now would look: undone, all of it would be gone."""
+    async with open_store("memory:") as source, open_store(LIMIT) as target:
+        await source.sessions.append("s", [], state={"title": "mine"})
+        await copy_conversations(source, target)
+        before = await everything(target)
+        await source.sessions.append("s", [{"text": "x" * 5000}])
+        report = await copy_conversations(source, target)
+        assert report.not_copied["s"].startswith("session s has another number of records (0, not 1)")
+        assert differences(await everything(target), before) == []
+
+
 async def test_a_copy_that_died_overwrites_nothing_that_was_there_before() -> None:
     async with open_store("memory:") as source, open_store("memory:") as target:
         await source.sessions.append("s", [{"n": 1}])

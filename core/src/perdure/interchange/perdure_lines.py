@@ -112,7 +112,7 @@ def read_snapshots(lines: Iterable[bytes], notes: list[Note]) -> Iterator[Snapsh
     told = 0  # conversations that were read, or are named in a note
     for line in source:
         kind = line.value.get("type") if isinstance(line.value, dict) else None
-        if kind == "conversation" and gathered:
+        if kind in ("conversation", "export-end") and gathered:
             notes.append(_cut_short(gathered))
             gathered, told = [], told + 1
         if kind in _OPEN:

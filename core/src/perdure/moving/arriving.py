@@ -202,9 +202,11 @@ class Arrival:
         if there is None:
             return planned
         done = there.version - planned.first_version + 1
-        if 0 < done <= len(planned.writes) and _is_beginning(there, planned, done):
+        begun = transcript.session_id in self._begun.sessions
+        least = 1 if begun or self.journal is None else len(planned.writes)  # a claim names every half
+        if least <= done <= len(planned.writes) and _is_beginning(there, planned, done):
             return replace(planned, done=done)
-        if transcript.session_id in self._begun.sessions:
+        if begun:
             return planned  # the half of an older one: it is deleted first
         raise DifferentError(first_difference(session_facts(transcript, there)) or "the session there is another")
 
