@@ -73,3 +73,19 @@ async def test_half_a_character_hinders_no_export(store: AgentStore) -> None:
     assert given["parts"] == [{"type": "text", "content": "Where is \ud800?"}]
     assert json.loads(facts(call)["gen_ai.tool.call.arguments"]) == {"order": "\ud800"}
     assert facts(call)["gen_ai.tool.call.result"] == r"found \ud800"
+
+
+async def test_half_a_character_in_an_error_hinders_no_export_either(store: AgentStore) -> None:
+    reported = Reported(capture_content=True)
+    observers.register(reported.telemetry)
+    try:
+        session = Agent(model=ScriptedModel([ValueError("no \ud800")]), store=store).session("s")
+        with pytest.raises(ValueError, match="no"):
+            await session.send("go")
+        failed = await reported.span("invoke_agent agent")
+    finally:
+        observers.unregister(reported.telemetry)
+    (raised,) = failed.events
+    said = {name: str(value) for name, value in (raised.attributes or {}).items()}
+    assert "".join(said.values()).encode("utf-8")
+    assert (said["exception.type"], said["exception.message"]) == ("ValueError", r"no \ud800")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ def as_json(value: object) -> str:
 def as_text(text: str) -> str:
     """Return a text as that of an attribute: with half a character in one, no span of its batch could be exported."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def of_error(error: BaseException) -> dict[str, str]:
+    """Return what an exception says, as attributes in the place of those that the SDK makes of it."""
+    trace = "".join(traceback.format_exception(error))
+    return {"exception.message": as_text(str(error)), "exception.stacktrace": as_text(trace)}
 
 
 def split(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -165,7 +165,7 @@ class Telemetry:
     def _on_failed(self, event: RunFailed, here: Place | None) -> None:
         spans = self._spans(here, event)
         if spans is not None and self._content:
-            spans.span.record_exception(event.error, timestamp=nanoseconds(event.at))
+            spans.span.record_exception(event.error, content.of_error(event.error), nanoseconds(event.at))
 
     def _on_left(self, event: RunLeft, here: Place | None) -> None:
         spans = self._spans(here, event)
