@@ -209,6 +209,20 @@ async def test_a_record_that_was_left_out_or_repeated_is_refused(url: str) -> No
     await refused(url, where="item 5")
 
 
+async def test_a_listing_names_the_session_whose_head_is_anothers(url: str) -> None:
+    """So whoever lists can go on behind it."""
+    await fill(url, codec=codec())
+
+    async def attack(journal: Journal) -> None:
+        await put(journal, A, (await stored(journal, A)).items, (await stored(journal, B)).head)
+
+    await raw(url, attack)
+    async with open_store(url, codec=codec()) as store:
+        with pytest.raises(StoreCorruptedError, match="its head") as raised:
+            await store.sessions.list()
+        assert raised.value.id == "a"
+
+
 async def test_a_record_of_another_session_is_refused(url: str) -> None:
     await fill(url, codec=codec())
 
