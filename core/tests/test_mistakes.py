@@ -164,6 +164,7 @@ NONE: Any = None
         ({"usage": Usage(input_tokens=NONE)}, "usage.input_tokens is no number"),
         ({"usage": Usage(cost_usd=NONE)}, "usage.cost_usd is no number"),
         ({"usage": {"input_tokens": 5}}, "usage.input_tokens is no number"),
+        ({"usage": Usage(output_tokens=-1)}, "usage.output_tokens is less than 0"),
         ({"tool_calls": None}, "tool_calls is no list of ToolCall"),
         ({"tool_calls": [{"name": "refund"}]}, "tool_calls is no list of ToolCall"),
     ],

@@ -130,8 +130,11 @@ def _problem(response: ModelResponse) -> str | None:
         if type(call.id) is not str or type(call.name) is not str:
             return f"tool_calls[{place}] has an id or a name that is no text"
     for name in ("input_tokens", "output_tokens", "requests", "cost_usd"):
-        if not isinstance(getattr(response.usage, name, None), (int, float, Decimal)):
+        used = getattr(response.usage, name, None)
+        if not isinstance(used, (int, float, Decimal)):
             return f"usage.{name} is no number"
+        if used < 0:
+            return f"usage.{name} is less than 0"
     return None
 
 
