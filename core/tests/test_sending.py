@@ -12,12 +12,13 @@ from perdure import Agent, AgentStore, Limits, Message, ToolCall, tool
 from perdure.errors import (
     AgentChangedError,
     InvalidArgumentError,
+    OutcomeUnknownError,
     SessionAwaitingApprovalError,
     SessionBusyError,
     StoreUnavailableError,
 )
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure_conformance.interception import Call, Interception
+from perdure_conformance.interception import Call, Interception, at
 
 pytestmark = pytest.mark.anyio
 
@@ -249,6 +250,20 @@ async def test_another_input_under_a_used_name_is_refused(any_store: AgentStore,
     again = [Message("user", "a", metadata={"try": 2}), given[1]]
     assert await agent.session("s").submit(again, input_id="i") == run_id
     assert (await agent.session("s").send(again, input_id="i")).run_id == run_id
+
+
+@pytest.mark.parametrize("outcome", ["unknown", "lost"])
+async def test_a_turn_is_found_whose_opening_was_written_and_nobody_was_told(store: AgentStore, outcome: str) -> None:
+    model = ScriptedModel(["one"])
+    broken = Agent(model=model, store=another(store, at(2, outcome))).session("s")  # the first write makes the session
+    if outcome == "unknown":
+        assert (await broken.send("a")).text == "one"
+    else:
+        with pytest.raises(OutcomeUnknownError):
+            await broken.send("a")
+    assert [message.text for message in await broken.load()] == (["a", "one"] if outcome == "unknown" else [])
+    assert await broken.pending() is None
+    assert len(model.calls) == (outcome == "unknown")
 
 
 async def test_a_used_name_behind_a_summary_is_known_and_what_it_said_is_not(store: AgentStore) -> None:
