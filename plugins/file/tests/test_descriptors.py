@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import errno
 import gc
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -14,6 +16,7 @@ from perdure.backend import StoreClosedError, StoreUnavailableError, Unsupported
 from perdure_file.guards import KEPT
 from perdure_file.journal import FileJournal
 from perdure_file.salvage import salvage
+from perdure_file.threads import Threads
 
 pytestmark = pytest.mark.anyio
 
@@ -89,16 +92,38 @@ async def test_an_opening_that_failed_leaves_nothing_open_and_can_be_repeated(
     assert op.descriptors(root) == []
 
 
-@pytest.mark.parametrize("after", range(12))
-async def test_an_opening_for_which_descriptors_run_out_once_is_done(
-    root: Path, disk: Any, op: Any, after: int
+async def test_an_opening_and_a_write_for_which_descriptors_run_out_once_are_done(
+    root: Path, disk: Any, op: Any
 ) -> None:
+    disk.sync = lambda _: None  # for speed
+    for after in itertools.count():
+        journal = FileJournal(root / str(after), disk=disk)
+        disk.fail("open", errno.EMFILE, after=after)
+        await journal.open()
+        assert await journal.write([op.append("s", b"{}")]) == (1,)
+        await journal.close()
+        assert op.descriptors(root) == []
+        if disk.faults["open"]:  # there are no more
+            break
+
+
+async def test_openings_that_fail_again_and_again_leave_nothing_behind(
+    root: Path, disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: WeakSet[Threads] = WeakSet()
+
+    def make(most: int, name: str) -> Threads:
+        made.add(threads := Threads(most, name))
+        return threads
+
+    monkeypatch.setattr("perdure_file.journal.Threads", make)
     journal = FileJournal(root, disk=disk)
-    disk.fail("open", errno.EMFILE, after=after)
-    await journal.open()
-    assert await journal.write([op.append("s", b"{}")]) == (1,)
-    await journal.close()
-    assert op.descriptors(root) == []
+    disk.fail("open", errno.EIO, times=5)
+    for _ in range(5):
+        with pytest.raises(StoreUnavailableError):
+            await journal.open()
+    gc.collect()
+    assert list(made) == []
 
 
 FEW_DESCRIPTORS = """
@@ -106,8 +131,8 @@ import resource
 async def main():
     journal = FileJournal(DIRECTORY)
     await journal.open()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (60, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    for number in range(150):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (30, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    for number in range(40):
         await journal.write([append(f"s{number}", b"{}")])
         assert (await journal.read(key(f"s{number // 2}"))).version == 1
     window = dict(group=None, status=None, before=None, after=None, limit=1000)
@@ -118,4 +143,4 @@ asyncio.run(main())
 
 
 def test_what_is_only_kept_is_let_go_of_where_descriptors_run_out(start: Callable[..., Any]) -> None:
-    assert start(FEW_DESCRIPTORS).communicate() == ("150\n", "")
+    assert start(FEW_DESCRIPTORS).communicate() == ("40\n", "")

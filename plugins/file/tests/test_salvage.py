@@ -304,7 +304,22 @@ async def test_a_writer_that_holds_a_damaged_key_is_waited_for(
         (report,) = doctor(root, repair=True, busy_timeout=0)
     assert not report.whole
     assert report.recovered is None
+    assert "read of s failed" in str(report)
     assert "another writer" in str(report)
+
+
+async def test_where_locks_do_not_work_and_are_not_needed_a_damaged_file_is_salvaged(
+    op: Any, file_of: Any, lines: list[bytes], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(Disk, "lock", refuse)
+    put(file_of("s"), [*lines[:5], *lines[7:]])
+    (report,) = doctor(root, shared=False)
+    assert not report.whole
+    (report,) = doctor(root, repair=True, shared=False)
+    assert report.recovered == 9
 
 
 async def test_a_salvage_that_fails_half_way_leaves_the_damaged_file_and_can_be_repeated(

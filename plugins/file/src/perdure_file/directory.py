@@ -250,15 +250,11 @@ class Directory:
         try:
             other = self.disk.open(name, os.O_RDWR, folder)
             try:
-                while not self.disk.lock(file):  # a collector looks at the file just now
-                    os.sched_yield()
-                works = not self.disk.lock(other)
+                works = self._exclude(file, other)
             finally:
                 self.disk.let_go(other)
         except FileNotFoundError:  # a collector took it for one of a dead writer
             works = None
-        except OSError as error:
-            raise self._refused() from error
         finally:
             self.disk.let_go(file)
             with contextlib.suppress(FileNotFoundError):
@@ -267,6 +263,15 @@ class Directory:
             self._probe(folder)
         elif not works:
             raise self._refused()
+
+    def _exclude(self, file: int, other: int) -> bool:
+        """Whether a lock of one handle of a file keeps the other from locking it."""
+        try:
+            while not self.disk.lock(file):  # a collector looks at the file just now
+                os.sched_yield()
+            return not self.disk.lock(other)
+        except OSError as error:
+            raise self._refused() from error
 
     def _refused(self) -> UnsupportedOperationError:
         error = UnsupportedOperationError(self._title, "shared")

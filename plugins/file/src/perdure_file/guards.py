@@ -17,12 +17,12 @@ from weakref import WeakSet
 from perdure.backend import StoreCorruptedError
 from perdure_file.directory import LOCKS, READ_ONLY, Directory, Place
 from perdure_file.disk import identity
+from perdure_file.waiting import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure_file.log import Log, Tail
-    from perdure_file.waiting import Patience
 
 T = TypeVar("T")
 
@@ -222,10 +222,10 @@ class Guards:
         """
         return Held(self, place, patience, make, look)
 
-    def read(self, place: Place, patience: Patience, work: Callable[[], T]) -> T:
+    def read(self, place: Place, busy_timeout: float, work: Callable[[], T]) -> T:
         """Read what looked damaged while nobody writes the key: under its lock, or without one where nobody may lock."""
         try:
-            with self.locked(place, patience, make=False, look=False) as guard:
+            with self.locked(place, Patience(busy_timeout, "read"), make=False, look=False) as guard:
                 guard.adopt(None)  # the next writer looks again, too
                 return work()
         except OSError as error:

@@ -114,6 +114,7 @@ class FileJournal(Journal):
             await self._run(self._threads, "open", self.title, enter)
         except BaseException:
             await self.close()
+            forgotten.detach()
             self._threads, self._closing = None, None
             raise
 
@@ -192,8 +193,7 @@ class FileJournal(Journal):
         try:
             return self._load(place, after, limit, last)
         except StoreCorruptedError:
-            patience = Patience(self._busy_timeout)
-            return self._guards.read(place, patience, lambda: self._load(place, after, limit, last))
+            return self._guards.read(place, self._busy_timeout, lambda: self._load(place, after, limit, last))
 
     def _head(self, place: Place) -> JournalSnapshot | None:
         """Read a head for a listing; damage names the id, so that whoever lists can go on behind it."""

@@ -105,7 +105,7 @@ class FileReport:
         return "\n".join(told)
 
 
-def verify(path: str | Path, *, busy_timeout: float = 5.0, disk: Disk = DISK) -> FileReport:
+def verify(path: str | Path, *, busy_timeout: float = 5.0, shared: bool = True, disk: Disk = DISK) -> FileReport:
     """Read a file of the store from its first byte to its last, and report what is damaged. Nothing is written or made.
 
     What looks damaged is read once more under the key's lock, for a writer may have been there.
@@ -113,6 +113,7 @@ def verify(path: str | Path, *, busy_timeout: float = 5.0, disk: Disk = DISK) ->
     Args:
         path: The file, `DIR/<namespace>/<part>/<name>.jsonl`.
         busy_timeout: How long to wait for a writer of the key, in seconds.
+        shared: Whether several processes may write, so that locks must work.
         disk: The system calls.
 
     Raises:
@@ -122,11 +123,11 @@ def verify(path: str | Path, *, busy_timeout: float = 5.0, disk: Disk = DISK) ->
         StoreUnavailableError: A writer holds the key for too long.
         OSError: It cannot be read.
     """
-    located = _Located.of(path, disk)
+    located = _Located.of(path, disk, shared=shared)
     with located.opened(located.directory.enter) as guards:
         report, _ = _examined(located)
         if not report.whole:
-            report, _ = guards.read(located.place, Patience(busy_timeout), lambda: _examined(located))
+            report, _ = guards.read(located.place, busy_timeout, lambda: _examined(located))
         return report
 
 
@@ -175,7 +176,7 @@ class _Located:
     place: Place
 
     @classmethod
-    def of(cls, path: str | Path, disk: Disk, *, shared: bool = True) -> _Located:
+    def of(cls, path: str | Path, disk: Disk, *, shared: bool) -> _Located:
         path = Path(path).absolute()
         key_id = to_id(path.name.removesuffix(SUFFIX)) if path.name.endswith(SUFFIX) else None
         namespace = to_id(path.parent.parent.name)
@@ -360,7 +361,7 @@ def doctor(
         namespace: Only this one; `None`: all.
         repair: Whether to salvage.
         busy_timeout: How long to wait for a writer of a key, in seconds.
-        shared: Whether several processes may write, so that a salvage needs locks that work.
+        shared: Whether several processes may write, so that locks must work.
 
     Raises:
         InvalidArgumentError: There is no such directory.
@@ -372,7 +373,7 @@ def doctor(
         raise InvalidArgumentError("directory", f"{problem}: {root}")
     for path in _files(root, namespace):
         try:
-            report = verify(path, busy_timeout=busy_timeout)
+            report = verify(path, busy_timeout=busy_timeout, shared=shared)
             if repair and not report.whole:
                 report = salvage(path, busy_timeout=busy_timeout, shared=shared)
         except FileNotFoundError:

@@ -19,10 +19,15 @@ Queue: TypeAlias = tuple[asyncio.AbstractEventLoop, str]
 
 
 class Patience:
-    """How long somebody waits for a lock, who may be told to give up sooner."""
+    """How long somebody waits for a lock, who may be told to give up sooner.
 
-    def __init__(self, seconds: float) -> None:
+    Attributes:
+        operation: What for.
+    """
+
+    def __init__(self, seconds: float, operation: str = "write") -> None:
         """Begin to wait."""
+        self.operation = operation
         self._deadline = time.monotonic() + seconds
 
     @property
@@ -39,7 +44,7 @@ class Patience:
         pause = 0.0005
         while not take():
             if not self.left:
-                raise _busy(place)
+                raise _busy(place, self)
             time.sleep(pause)  # the kernel has no lock that waits for a limited time
             pause = min(pause * 2, 0.01)
 
@@ -61,7 +66,7 @@ class Queues:
             async with asyncio.timeout(patience.left):
                 await self._turn(queue)
         except TimeoutError:
-            raise _busy(place) from None
+            raise _busy(place, patience) from None
         return queue
 
     def leave(self, queue: Queue) -> None:
@@ -94,5 +99,5 @@ class Queues:
             raise
 
 
-def _busy(place: Place) -> StoreUnavailableError:
-    return StoreUnavailableError("write", place.key.id, "another writer holds its lock for too long")
+def _busy(place: Place, patience: Patience) -> StoreUnavailableError:
+    return StoreUnavailableError(patience.operation, place.key.id, "another writer holds its lock for too long")
