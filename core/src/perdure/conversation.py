@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from perdure.archives import archive_id, archive_versions, archives_of, readable_archives_of
 from perdure.behind_damage import list_approvals
+from perdure.contracts.approvals import is_denied_by_time
 from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
 from perdure.contracts.ids import RUN_SUFFIX, check_session_id, conversation_of, is_run, session_of
 from perdure.contracts.plain import is_texts
@@ -356,9 +357,7 @@ async def undecided(store: AgentStore, head: CheckpointHead) -> tuple[str, ...]:
     left: list[str] = []
     for approval_id in head.approval_ids:
         approval = await store.approvals.get(approval_id)
-        if approval is None or approval.decided:
-            continue
-        if approval.on_expiry != "deny" or not approval.expired(store.clock.now()):
+        if approval is not None and not approval.decided and not is_denied_by_time(approval, store.clock.now()):
             left.append(approval_id)
     return tuple(left)
 

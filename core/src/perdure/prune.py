@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.archives import archive_of, archive_versions, archives_of
 from perdure.behind_damage import each
+from perdure.contracts.approvals import is_denied_by_time, touched_at
 from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
 from perdure.contracts.ids import session_of
 from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status, session_head
@@ -83,7 +84,7 @@ class _Conversation:
     def ages(self) -> list[datetime]:
         """Return when each part was last written."""
         parts = [part.updated_at for part in (self.journal, self.session) if part is not None]
-        return parts + [_age(approval) for approval in self.approvals]
+        return parts + [touched_at(approval) for approval in self.approvals]
 
 
 class _Pruning:
@@ -242,9 +243,7 @@ class _Pruning:
             return False
         run_id, now = seen.journal.head.run_id, self.store.clock.now()
         return any(
-            approval.run_id == run_id
-            and not approval.decided
-            and not (approval.on_expiry == "deny" and approval.expired(now))
+            approval.run_id == run_id and not approval.decided and not is_denied_by_time(approval, now)
             for approval in seen.approvals
         )
 
@@ -278,7 +277,11 @@ class _Pruning:
         """In living conversations, remove old approvals whose run is over or gone."""
         async for approval in self._approvals():
             with self._noting(journal_of(approval)):
-                if approval.id not in self.approvals and _age(approval) < self.cutoff and await self._over(approval):
+                if (
+                    approval.id not in self.approvals
+                    and touched_at(approval) < self.cutoff
+                    and await self._over(approval)
+                ):
                     await self._remove_approval(approval)
 
     async def _remove_approval(self, approval: Approval) -> None:
@@ -294,7 +297,3 @@ class _Pruning:
         if journal is None or journal.head.run_id != approval.run_id:
             return True
         return approval.session_id is None and journal.head.status == FINISHED
-
-
-def _age(approval: Approval) -> datetime:
-    return approval.decision.decided_at if approval.decision else approval.created_at

@@ -8,14 +8,12 @@ from typing import Any
 
 from perdure.cli.output import safe_line, when
 from perdure.cli.transcripts import compact
-from perdure.contracts.approvals import Approval
+from perdure.contracts.approvals import Approval, is_denied_by_time
 
 
 def approval_facts(approval: Approval, now: datetime) -> dict[str, Any]:
     """Return an approval as JSON; `expired` says whether a pending one can no longer be decided."""
-    facts = asdict(approval)
-    expired = not approval.decided and approval.on_expiry == "deny" and approval.expired(now)
-    return facts | {"expired": expired}
+    return asdict(approval) | {"expired": is_denied_by_time(approval, now)}
 
 
 def approval_line(facts: dict[str, Any]) -> str:

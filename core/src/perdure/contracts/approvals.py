@@ -358,7 +358,7 @@ class ApprovalStore(Store):
         check_approval_id(approval_id)
         now = self.clock.now() if at is None else check.check_time(at, "at")
         current = await self._found(approval_id)
-        if current.decided or current.on_expiry != "deny" or not current.expired(now):
+        if not is_denied_by_time(current, now):
             return current
         return await self._settled(_denied_by_time(current, now))
 
@@ -545,7 +545,7 @@ class ApprovalStore(Store):
     async def _deciding(self, approval_id: str, decision: Decision) -> Approval:
         current = await self._found(approval_id)
         if not current.decided:
-            if current.on_expiry == "deny" and current.expired(decision.decided_at):
+            if is_denied_by_time(current, decision.decided_at):
                 wanted = _denied_by_time(current, decision.decided_at)
             else:
                 wanted = replace(current, status=APPROVED if decision.approved else REJECTED, decision=decision)
@@ -585,6 +585,16 @@ def _settle_copied(approval: Approval) -> Decision | None:
 def _check_fields(value: Approval | Decision, name: str) -> None:
     if problem := misfit(value):
         raise InvalidArgumentError(f"{name}.{problem[0]}", problem[1])
+
+
+def is_denied_by_time(approval: Approval, now: datetime) -> bool:
+    """Whether nobody has decided an approval, and nobody can any more: its expiry denies it."""
+    return not approval.decided and approval.on_expiry == "deny" and approval.expired(now)
+
+
+def touched_at(approval: Approval) -> datetime:
+    """Return when an approval was last written: when it was decided, or else created."""
+    return approval.decision.decided_at if approval.decision else approval.created_at
 
 
 def _denied_by_time(approval: Approval, now: datetime) -> Approval:

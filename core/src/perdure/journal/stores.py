@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure import codec
-from perdure.contracts.approvals import PENDING, Approval, ApprovalStore
+from perdure.contracts.approvals import PENDING, Approval, ApprovalStore, touched_at
 from perdure.contracts.capabilities import Capabilities
 from perdure.contracts.checkpoints import CheckpointReplace, CheckpointStore, SettledHead, StoredCheckpoint
 from perdure.contracts.ids import check_approval_id, check_session_id, conversation_of
@@ -301,7 +301,7 @@ class JournalApprovals(ApprovalStore):
             if stored != replace(approval, status=PENDING, decision=None, version=stored.version):
                 return None  # what is decided here was deleted, and another request has its id
             with contextlib.suppress(VersionConflictError):
-                return _versioned(approval, await self._put(approval, stored.version, _touched_at(approval)))
+                return _versioned(approval, await self._put(approval, stored.version, touched_at(approval)))
 
     async def _put(self, approval: Approval, expected_version: int, at: datetime) -> int:
         head = Head(group=conversation_of(approval.id), status=approval.status, data=approval.encode())
@@ -334,7 +334,7 @@ class JournalApprovals(ApprovalStore):
                     return Page(tuple(items), write_position(after, "created"))
                 approval = _approval(info)
                 # The journal has a decided copy at its creation, so it may come here though it was decided later.
-                in_time = before is None or _touched_at(approval) < before
+                in_time = before is None or touched_at(approval) < before
                 if in_time and session_id in (None, approval.session_id) and run_id in (None, approval.run_id):
                     items.append(approval)
                 after = Position(info.created_at, info.id)
@@ -347,10 +347,6 @@ class JournalApprovals(ApprovalStore):
 
 def _head(head: SettledHead) -> Head:
     return Head(group=head.agent, status=head.status, data=head.data)
-
-
-def _touched_at(approval: Approval) -> datetime:
-    return approval.decision.decided_at if approval.decision else approval.created_at
 
 
 def _approval(info: JournalInfo) -> Approval:
