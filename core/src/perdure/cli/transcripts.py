@@ -11,7 +11,7 @@ from perdure.archives import SUMMARY
 from perdure.cli.output import safe, safe_line, when_stored
 from perdure.contracts.records import Record
 from perdure.errors import StoreCorruptedError
-from perdure.runtime.messages import Message, ToolCall
+from perdure.runtime.messages import Message, ToolCall, is_own
 
 STYLES: Final = {"user": "bold green", "assistant": "bold cyan", "tool": "bold magenta", SUMMARY: "bold yellow"}
 """How the first line of a record is shown, by who speaks."""
@@ -26,8 +26,8 @@ def record_lines(record: Record, index: int) -> Iterator[tuple[str, str | None]]
         record: A message of a turn, a summary, or somebody else's.
         index: Its place in the transcript.
     """
-    kind, message = record.get("kind"), record.get("message")
-    if kind not in ("message", SUMMARY) or type(message) is not dict:
+    message = record.get("message")
+    if not is_own(record) or type(message) is not dict:
         yield f"[{index}] record", "bold"
         yield f"{_INDENT}{compact(record)}", None
         return
@@ -36,7 +36,7 @@ def record_lines(record: Record, index: int) -> Iterator[tuple[str, str | None]]
     except StoreCorruptedError as error:
         yield f"[{index}] {error}", "red"
         yield f"{_INDENT}{compact(record)}", None
-    if kind == SUMMARY and record.get("archive"):
+    if record["kind"] == SUMMARY and record.get("archive"):
         yield f"{_INDENT}(the full text is kept in {safe_line(str(record['archive']))})", "dim"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.interchange.notes import REPAIRED, Converted, Note
-from perdure.runtime.history import is_own
+from perdure.runtime.messages import is_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,8 +10,7 @@ from perdure.interchange.calls import repair_calls
 from perdure.interchange.lines import unusable
 from perdure.interchange.notes import CHANGED, KEPT, LEFT_OUT, Converted, Note
 from perdure.interchange.openai_parts import part_from_openai, part_to_openai
-from perdure.runtime.history import is_own
-from perdure.runtime.messages import RECORD_VERSION, Message
+from perdure.runtime.messages import RECORD_VERSION, Message, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,9 +15,8 @@ from perdure.contracts.ids import turn_run_id
 from perdure.contracts.sessions import SessionAppend
 from perdure.conversation import idle_head
 from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
-from perdure.runtime.history import is_own
 from perdure.runtime.limits import Spent
-from perdure.runtime.messages import stamp
+from perdure.runtime.messages import is_own, stamp
 from perdure.runtime.results import holds_run
 from perdure.runtime.turn_state import TurnState, entry
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.archives import SUMMARY, archive_named_by
-from perdure.runtime.history import is_own, severed_places, turn_starts
-from perdure.runtime.messages import RECORD_VERSION, Usage, stamp
+from perdure.runtime.history import severed_places, turn_starts
+from perdure.runtime.messages import RECORD_VERSION, Usage, is_own, stamp
 from perdure.runtime.results import REMEMBERED_TURNS
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from perdure.archives import SUMMARY, archive_named_by, archive_of
+from perdure.archives import archive_named_by, archive_of
 from perdure.contracts.checkpoints import IDLE
 from perdure.contracts.store import draw_version
 from perdure.conversation import busy, settle
@@ -16,7 +16,7 @@ from perdure.errors import (
     StoreUnavailableError,
     VersionConflictError,
 )
-from perdure.runtime.messages import messages_of
+from perdure.runtime.messages import is_own, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,11 +32,6 @@ SAME_LIFE: Final = 2**20
 
 _NOT_CARRIED: Final = ("input_id", "spent")
 _NOT_CARRIED_OF_A_SUMMARY: Final = ("archive", "archived", "beyond_archive", "kept", "spent", "turns")
-
-
-def is_own(record: Record) -> bool:
-    """Whether a record is a message or a summary; every other is somebody else's, whatever it has under which name."""
-    return record.get("kind") in ("message", SUMMARY) and "message" in record
 
 
 def severed_places(records: Sequence[Record]) -> set[int]:

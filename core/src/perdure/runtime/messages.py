@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure import codec
+from perdure.archives import SUMMARY
 from perdure.contracts.records import Record
 from perdure.errors import InvalidArgumentError, NotJsonError, StoreCorruptedError
 
@@ -260,13 +261,14 @@ def _with_parts(message: Message, where: str) -> Message:
     return message
 
 
+def is_own(record: Record) -> bool:
+    """Whether a record is a message or a summary; every other is somebody else's, whatever it has under which name."""
+    return record.get("kind") in ("message", SUMMARY) and "message" in record
+
+
 def messages_of(records: Sequence[Record]) -> tuple[Message, ...]:
     """Return what a model may see of a transcript: messages and summaries; foreign records are left out."""
-    return tuple(
-        Message.from_record(record["message"])
-        for record in records
-        if record.get("kind") in ("message", "summary") and "message" in record
-    )
+    return tuple(Message.from_record(record["message"]) for record in records if is_own(record))
 
 
 def message_record(run_id: str, at: str, message: Record) -> Record:

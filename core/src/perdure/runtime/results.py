@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.archives import SUMMARY
-from perdure.runtime.history import is_own
-from perdure.runtime.messages import Message, Usage
+from perdure.runtime.messages import Message, Usage, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
