@@ -26,7 +26,7 @@ from perdure.errors import (
 )
 from perdure.journal.contract import Append, Key, Operation, Part, Replace
 from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
-from perdure.ownership.leases import OwnershipLostError
+from perdure.ownership.leases import OwnershipLostError, unowned_head
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -169,7 +169,7 @@ class _Reencryption:
             await claim.let_go()  # writes an idle journal anew
         elif session is None or found.head.base_version is None:
             await self._write_session(name, session, claim)
-            await claim.journal.replace(found.entries, _unowned(found.head), at=found.updated_at)
+            await claim.journal.replace(found.entries, unowned_head(found.head), at=found.updated_at)
         elif why := self._why_not(found.head, session):
             self._keep(Part.SESSIONS, name, why)
             await claim.let_go()
@@ -191,7 +191,7 @@ class _Reencryption:
         assert isinstance(checkpoints, JournalCheckpoints)  # as it is in every atomic bundle
 
         async def write(version: int) -> None:
-            head = replace(_unowned(found.head), base_version=session.version + 1)
+            head = replace(unowned_head(found.head), base_version=session.version + 1)
             turn = CheckpointReplace(name, found.entries, head, expected_version=version, at=found.updated_at)
             both = (_again(Key(Part.SESSIONS, name), session), checkpoints.operation(turn))
             await checkpoints.write_together(name, both)
@@ -243,7 +243,3 @@ def _again(key: Key, found: JournalSnapshot) -> Operation:
     if not found.count:
         return Append(key, (), found.head, found.version, found.updated_at, found.version)
     return Replace(key, 0, tuple(found.items), found.head, found.version, found.updated_at)
-
-
-def _unowned(head: CheckpointHead) -> CheckpointHead:
-    return replace(head, owner=None, lease=None, lease_expires_at=None)

@@ -10,6 +10,7 @@ from perdure.contracts.checkpoints import CLAIM_STATUSES
 from perdure.contracts.ids import is_run, session_of
 from perdure.conversation import approvals_of, busy, open_status
 from perdure.errors import SessionBusyError
+from perdure.ownership.leases import unowned_head
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
@@ -117,5 +118,5 @@ def _version(approval: Approval) -> tuple[str, int]:
 
 def unowned(found: Checkpoint) -> Checkpoint:
     """Return a turn journal as its owner, and claims on it, would leave it."""
-    head = replace(found.head, status=open_status(found), owner=None, lease=None, lease_expires_at=None)
+    head = replace(unowned_head(found.head), status=open_status(found))
     return replace(found, head=head, entries=[entry for entry in found.entries if entry.get("kind") != "claim"])

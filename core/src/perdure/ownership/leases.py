@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from perdure.clock import Clock
-    from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
+    from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, CheckpointInfo
 
 TICK: Final = timedelta(microseconds=1)
 LONGEST: Final = timedelta(days=366)
@@ -43,6 +43,11 @@ class OwnershipLostError(PerdureError):
 
     def __str__(self) -> str:
         return f"the turn journal {self.key} was taken over"
+
+
+def unowned_head(head: CheckpointHead) -> CheckpointHead:
+    """Return the head of a journal that nobody owns any more."""
+    return replace(head, owner=None, lease=None, lease_expires_at=None)
 
 
 @dataclass(frozen=True, slots=True)

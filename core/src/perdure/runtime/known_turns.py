@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import IN_PROGRESS
 from perdure.errors import OutcomeUnknownError, VersionConflictError
+from perdure.ownership.leases import unowned_head
 from perdure.runtime.messages import stamp
 from perdure.runtime.sweeps import FAILED, HANDED_OVER, POISONED, fruitless_lives, is_mendable
 from perdure.runtime.turn_state import entry
@@ -100,7 +101,7 @@ class KnownTurns:
         known = self.of(found)
         if self._is_excusable(found, known):
             note = entry(HANDED_OVER, stamp(self._store.clock.now()))
-            head = replace(found.head, owner=None, lease=None, lease_expires_at=None)
+            head = unowned_head(found.head)
             with contextlib.suppress(VersionConflictError):  # somebody has taken it already
                 await self._store.checkpoints.append(key, [note], expected_version=found.version, head=head)
         known.excused = None
