@@ -103,10 +103,9 @@ class _Server:
         index = keys.index(part, "")
         listed = {member.removeprefix(b"i:") for member in await self.route.one(call, index, _by_id(index))}
         for name in sorted(there - listed):
-            # One that was written since the index was read is no finding, and one that was deleted is none either.
-            known = name.decode(
-                "utf-8", "replace"
-            )  # one of another program may be no text, and no journal has its name
+            # One that was written since the index was read is no finding, and one that was deleted is none either. The key of
+            # another program may be no text; then no journal has its name.
+            known = name.decode("utf-8", "replace")
             score = await self.route.one(call, index, (b"ZSCORE", index, b"i:" + name))
             if score is None and await self.route.one(call, index, (b"EXISTS", keys.journal(part, known))):
                 yield Finding(f"{self.title}: {part} {known} is in no index: no listing shows it", damaged=True)

@@ -41,7 +41,7 @@ local function sweep_one(index, part, due, member, at)
   local text = redis.pcall('LINDEX', journal, 0)
   if type(text) ~= 'table' or string.find(text.err, 'WRONGTYPE', 1, true) then
     local live, left, names, later = type(text) == 'string' and parse(text), -1, {}, ''
-    if live and not live.version then return take(due, {member}) end -- a newer release's, and its members are too
+    if live and not live.version then live = gone end -- a newer release's: its members, too, are left until it has ended
     if live then -- its members are there: whoever wrote it put them there
       names, later = members(filters(live), ALL, id, live.created, live.updated), signature(id, live)
       left = redis.call('PTTL', journal)
