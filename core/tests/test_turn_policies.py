@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from core.tests.joining_world import Gate, Talk, begun, joined, policies, settled
-from core.tests.processes import another
+from core.tests.processes import Held, another
 
 from perdure import Agent, AgentStore, Message, ToolCall, TurnResult, tool
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError
@@ -185,6 +185,30 @@ async def test_the_same_input_twice_at_once(talk: Talk, policy: TurnPolicy) -> N
     gate.opened.set()
     assert [await given for given in both] == [await task] * 2
     assert await talk.texts() == ["work", "", "worked", "more", "re: more"]
+
+
+@policies
+async def test_the_same_input_is_answered_when_its_turn_ends_while_it_looks(
+    store: AgentStore, policy: TurnPolicy
+) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: ModelRequest) -> ModelResponse:
+        asked.set()
+        await go_on.wait()
+        return ModelResponse("done")
+
+    slow = Held("before")
+    agent = Agent(model=FunctionModel(answer), store=another(store, slow))
+    first = asyncio.create_task(agent.session("s", scope="acme").send("work", input_id="w"))
+    await asked.wait()
+    slow.next = True
+    second = asyncio.create_task(agent.session("s", scope="acme", turn_policy=policy).send("work", input_id="w"))
+    await slow.held.wait()
+    go_on.set()
+    result = await first
+    slow.go_on.set()
+    assert await second == result
 
 
 @policies
