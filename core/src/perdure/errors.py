@@ -22,7 +22,7 @@ An error carries its facts as attributes, a message of one sentence, a `hint` th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,12 @@ class PerdureError(Exception):
 
     hint: str = ""
     retryable: bool = False
+
+    _says: ClassVar[str] = ""
+    """The message, with the names of attributes in braces; empty where it is the text that was given, or `__str__` makes it."""
+
+    def __str__(self) -> str:
+        return self._says.format_map(vars(self)) if self._says else super().__str__()
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]  # reason: an attribute that starts with the hint
@@ -61,7 +67,6 @@ class InvalidIdError(StoreError, ValueError):
     """An id breaks its rule. Nothing was read or written."""
 
     def __init__(self, kind: str, value: str, rule: str, hint: str = "") -> None:
-        """Remember the kind of id, the value, its rule and the way out."""
         super().__init__(kind, value, rule, hint)
         self.kind, self.value, self.rule = kind, value, rule
         self.hint = hint or "Use an id that follows the rule."
@@ -75,21 +80,18 @@ class InvalidIdError(StoreError, ValueError):
 class InvalidArgumentError(StoreError, ValueError):
     """An argument has a value that no store accepts. Nothing was read or written."""
 
+    _says = "{argument} {problem}"
     hint = "Correct the argument."
 
     def __init__(self, argument: str, problem: str) -> None:
-        """Remember the argument and what is wrong with it."""
         super().__init__(argument, problem)
         self.argument, self.problem = argument, problem
-
-    def __str__(self) -> str:
-        """Say which argument is wrong and why."""
-        return f"{self.argument} {self.problem}"
 
 
 class NotJsonError(StoreError, ValueError):
     """A value is not exact JSON. Nothing was written."""
 
+    _says = "{where} is not JSON: {problem}"
     hint = "Convert the value to JSON types before storing it."
 
     def __init__(self, where: str, problem: str) -> None:
@@ -97,14 +99,11 @@ class NotJsonError(StoreError, ValueError):
         super().__init__(where, problem)
         self.where, self.problem = where, problem
 
-    def __str__(self) -> str:
-        """Say where the value is and what is wrong with it."""
-        return f"{self.where} is not JSON: {self.problem}"
-
 
 class RecordTooLargeError(StoreError, ValueError):
     """A record is larger than the store's limit. Nothing was written."""
 
+    _says = "{where} is {size} bytes of JSON, and the limit is {limit}"
     hint = "Store the large part elsewhere and keep a reference, or raise ?max_record=."
 
     def __init__(self, where: str, size: int, limit: int) -> None:
@@ -112,24 +111,17 @@ class RecordTooLargeError(StoreError, ValueError):
         super().__init__(where, size, limit)
         self.where, self.size, self.limit = where, size, limit
 
-    def __str__(self) -> str:
-        """Say which record is too large and by how much."""
-        return f"{self.where} is {self.size} bytes of JSON, and the limit is {self.limit}"
-
 
 class VersionConflictError(StoreError):
     """The version in the store is not the expected one. Nothing was changed."""
 
+    _says = "{key} is at version {actual}, not at the expected {expected}"
     hint = "Load again, look at what has changed, and repeat at the new version."
 
     def __init__(self, key: str, expected: int | None, actual: int | None) -> None:
         """Remember the key, the expected version and the one found (0: absent, None: not known)."""
         super().__init__(key, expected, actual)
         self.key, self.expected, self.actual = key, expected, actual
-
-    def __str__(self) -> str:
-        """Say which key conflicts."""
-        return f"{self.key} is at version {self.actual}, not at the expected {self.expected}"
 
 
 class StoreUnavailableError(StoreError):
@@ -139,7 +131,6 @@ class StoreUnavailableError(StoreError):
     retryable = True
 
     def __init__(self, operation: str, key: str, problem: str = "") -> None:
-        """Remember the operation, the key and the problem."""
         super().__init__(operation, key, problem)
         self.operation, self.key, self.problem = operation, key, problem
 
@@ -156,7 +147,6 @@ class OutcomeUnknownError(StoreError):
     hint = "Read the version before repeating the write; repeat only at the same expected version."
 
     def __init__(self, operation: str, key: str, problem: str = "") -> None:
-        """Remember the operation, the key and the problem."""
         super().__init__(operation, key, problem)
         self.operation, self.key, self.problem = operation, key, problem
 
@@ -168,6 +158,7 @@ class OutcomeUnknownError(StoreError):
 class StoreCorruptedError(StoreError):
     """What is stored cannot be read as what was written. Nothing was changed."""
 
+    _says = "{where} is damaged: {problem}"
     hint = "Restore a backup, or delete the damaged data."
 
     def __init__(self, where: str, problem: str, id: str | None = None) -> None:
@@ -175,24 +166,16 @@ class StoreCorruptedError(StoreError):
         super().__init__(where, problem, id)
         self.where, self.problem, self.id = where, problem, id
 
-    def __str__(self) -> str:
-        """Say where the damage is and what it is."""
-        return f"{self.where} is damaged: {self.problem}"
-
 
 class SchemaVersionError(StoreError):
     """The data was written by a newer release. Nothing was touched."""
 
+    _says = "{where} has schema version {found}, and this release reads up to {supported}"
     hint = "Upgrade perdure and the backend, or open the data with the release that wrote it."
 
     def __init__(self, where: str, found: int, supported: int) -> None:
-        """Remember the place, the version found and the newest one that is supported."""
         super().__init__(where, found, supported)
         self.where, self.found, self.supported = where, found, supported
-
-    def __str__(self) -> str:
-        """Name both versions."""
-        return f"{self.where} has schema version {self.found}, and this release reads up to {self.supported}"
 
 
 class CodecError(StoreError):
@@ -202,16 +185,12 @@ class CodecError(StoreError):
 class CodecMissingError(CodecError):
     """What is stored is encrypted or compressed, and the store was opened without a codec. Nothing was changed."""
 
+    _says = "{where} is encrypted or compressed, and the store was opened without a codec for it"
     hint = "Open the store with the codec that wrote it: open_store(url, codec=...), or PERDURE_CODEC for the command line."
 
     def __init__(self, where: str) -> None:
-        """Remember the place."""
         super().__init__(where)
         self.where = where
-
-    def __str__(self) -> str:
-        """Say what was read."""
-        return f"{self.where} is encrypted or compressed, and the store was opened without a codec for it"
 
 
 class WrongKeyError(CodecError):
@@ -220,7 +199,6 @@ class WrongKeyError(CodecError):
     hint = "Open the store with a key ring that has this key; it is not damaged."
 
     def __init__(self, where: str, key: str, known: Sequence[str]) -> None:
-        """Remember the place, the id of the key that it needs and the ids of the keys that are there."""
         super().__init__(where, key, tuple(known))
         self.where, self.key, self.known = where, key, tuple(known)
 
@@ -232,20 +210,18 @@ class WrongKeyError(CodecError):
 class NotEncryptedError(CodecError):
     """What is stored is not encrypted, where only what is encrypted is trusted. Nothing was changed."""
 
+    _says = "{where} is not encrypted"
     hint = "If the store was in use before it was encrypted, open it with Encryption(..., accept_plaintext=True) and re-encrypt it."
 
     def __init__(self, where: str) -> None:
-        """Remember the place."""
         super().__init__(where)
         self.where = where
-
-    def __str__(self) -> str:
-        """Say what was read."""
-        return f"{self.where} is not encrypted"
 
 
 class CodecLibraryError(CodecError):
     """A codec needs a library that is not installed."""
+
+    _says = "the library {library} is not installed"
 
     def __init__(self, library: str, extra: str) -> None:
         """Remember the library and the extra of perdure that installs it."""
@@ -253,54 +229,38 @@ class CodecLibraryError(CodecError):
         self.library, self.extra = library, extra
         self.hint = f"Install it: pip install 'perdure[{extra}]'"
 
-    def __str__(self) -> str:
-        """Name the library."""
-        return f"the library {self.library} is not installed"
-
 
 class StoreClosedError(StoreError):
     """The store was closed (or is not open yet)."""
 
+    _says = "{store} is closed"
     hint = "Open the store again; use `async with open_store(...)` around all of its use."
 
     def __init__(self, store: str) -> None:
-        """Remember the store."""
         super().__init__(store)
         self.store = store
-
-    def __str__(self) -> str:
-        """Name the store."""
-        return f"{self.store} is closed"
 
 
 class WrongLoopError(StoreError):
     """A store is used from another event loop, or in a forked child. Nothing was sent."""
 
+    _says = "{store} {reason}"
     hint = "Open a store of its own in each event loop and in each process."
 
     def __init__(self, store: str, reason: str) -> None:
-        """Remember the store and the reason."""
         super().__init__(store, reason)
         self.store, self.reason = store, reason
-
-    def __str__(self) -> str:
-        """Say why the store cannot be used here."""
-        return f"{self.store} {self.reason}"
 
 
 class UnsupportedOperationError(StoreError):
     """The store does not offer the operation."""
 
+    _says = "{store} does not support {operation}"
     hint = "Use a store that has it; `AgentStore` takes each of its parts from where you like."
 
     def __init__(self, store: str, operation: str) -> None:
-        """Remember the store and the operation."""
         super().__init__(store, operation)
         self.store, self.operation = store, operation
-
-    def __str__(self) -> str:
-        """Name the store and the operation."""
-        return f"{self.store} does not support {self.operation}"
 
 
 # --- plugins ----------------------------------------------------------------------------------------------------------
@@ -314,7 +274,6 @@ class UnknownSchemeError(PluginError):
     """No installed plugin owns the scheme of a store URL."""
 
     def __init__(self, scheme: str, installed: Sequence[str], nearest: str | None = None, install: str = "") -> None:
-        """Remember the scheme, the installed ones, the nearest name and how to install a first-party one."""
         super().__init__(scheme, tuple(installed), nearest, install)
         self.scheme, self.installed, self.nearest, self.install = scheme, tuple(installed), nearest, install
         if install:
@@ -333,16 +292,12 @@ class UnknownSchemeError(PluginError):
 class PluginLoadError(PluginError):
     """An installed plugin is broken. Other plugins are not affected; the cause is `__cause__`."""
 
+    _says = "the plugin for {scheme!r} from {distribution} {version} is broken: {problem}"
     hint = "Repair or upgrade the distribution that provides the plugin."
 
     def __init__(self, scheme: str, distribution: str, version: str, problem: str) -> None:
-        """Remember the scheme, the distribution with its version, and the problem."""
         super().__init__(scheme, distribution, version, problem)
         self.scheme, self.distribution, self.version, self.problem = scheme, distribution, version, problem
-
-    def __str__(self) -> str:
-        """Name the distribution and the problem."""
-        return f"the plugin for {self.scheme!r} from {self.distribution} {self.version} is broken: {self.problem}"
 
 
 class PluginConflictError(PluginError):
@@ -351,7 +306,6 @@ class PluginConflictError(PluginError):
     hint = "Uninstall one of the two."
 
     def __init__(self, scheme: str, distributions: Sequence[str]) -> None:
-        """Remember the scheme and the distributions."""
         super().__init__(scheme, tuple(distributions))
         self.scheme, self.distributions = scheme, tuple(distributions)
 
@@ -363,16 +317,13 @@ class PluginConflictError(PluginError):
 class StoreURLError(PluginError, ValueError):
     """A store URL or one of its options is wrong. Nothing was opened."""
 
+    _says = "{url}: {problem}"
     hint = "Correct the URL."
 
     def __init__(self, url: str, problem: str) -> None:
         """Remember the URL (without secrets) and the problem."""
         super().__init__(url, problem)
         self.url, self.problem = url, problem
-
-    def __str__(self) -> str:
-        """Name the URL and the problem."""
-        return f"{self.url}: {self.problem}"
 
 
 # --- imports ----------------------------------------------------------------------------------------------------------
@@ -381,16 +332,12 @@ class StoreURLError(PluginError, ValueError):
 class ImportDataError(PerdureError, ValueError):
     """What is to be imported is not what it should be. Nothing of it was written."""
 
+    _says = "{where} {problem}"
     hint = "Correct the file, or let damaged lines be passed over: strict=False, or --recover."
 
     def __init__(self, where: str, problem: str) -> None:
-        """Remember the place and the problem."""
         super().__init__(where, problem)
         self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        """Name the place and the problem."""
-        return f"{self.where} {self.problem}"
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
@@ -407,7 +354,6 @@ class SessionBusyError(SessionError):
     retryable = True
 
     def __init__(self, session_id: str, owner: str | None = None, until: datetime | None = None) -> None:
-        """Remember the session, the owner and the end of the owner's lease."""
         super().__init__(session_id, owner, until)
         self.session_id, self.owner, self.until = session_id, owner, until
 
@@ -428,7 +374,6 @@ class SessionAwaitingApprovalError(SessionError):
     hint = "Decide the approvals, then call resume(); or drop the turn with discard_pending()."
 
     def __init__(self, session_id: str, approval_ids: Sequence[str]) -> None:
-        """Remember the session and the approvals that it waits for."""
         super().__init__(session_id, tuple(approval_ids))
         self.session_id, self.approval_ids = session_id, tuple(approval_ids)
 
@@ -442,46 +387,34 @@ class SessionAwaitingApprovalError(SessionError):
 class SessionConflictError(SessionError):
     """The conversation was changed by somebody else; the turn stays pending where it still exists."""
 
+    _says = "run {run_id} conflicts with its session: {problem}"
     hint = "Look at the transcript, then call resume(rebase=True) to append the turn behind what came in, or discard_pending()."
 
     def __init__(self, session_id: str, run_id: str, problem: str) -> None:
-        """Remember the session, the run and what came between."""
         super().__init__(session_id, run_id, problem)
         self.session_id, self.run_id, self.problem = session_id, run_id, problem
-
-    def __str__(self) -> str:
-        """Name the run and the problem."""
-        return f"run {self.run_id} conflicts with its session: {self.problem}"
 
 
 class SessionDeletedError(SessionError):
     """The conversation was deleted while the call ran."""
 
+    _says = "session {session_id} was deleted"
     hint = "Start a new session."
 
     def __init__(self, session_id: str) -> None:
-        """Remember the session."""
         super().__init__(session_id)
         self.session_id = session_id
-
-    def __str__(self) -> str:
-        """Name the session."""
-        return f"session {self.session_id} was deleted"
 
 
 class SessionExistsError(SessionError):
     """A fork was to be made under an id that is taken. Nothing was changed."""
 
+    _says = "session {session_id} exists already"
     hint = "Take another id, or none for a new one."
 
     def __init__(self, session_id: str) -> None:
-        """Remember the session that exists."""
         super().__init__(session_id)
         self.session_id = session_id
-
-    def __str__(self) -> str:
-        """Name the session."""
-        return f"session {self.session_id} exists already"
 
 
 class SessionHalfCopiedError(SessionBusyError):
@@ -491,7 +424,6 @@ class SessionHalfCopiedError(SessionBusyError):
     hint = "Run the same copy or import again, which finishes it; or delete the session."
 
     def __init__(self, session_id: str) -> None:
-        """Remember the conversation."""
         super().__init__(session_id, None, None)
         self.args = (session_id,)
 
@@ -503,31 +435,23 @@ class SessionHalfCopiedError(SessionBusyError):
 class SummaryError(SessionError):
     """No summary came of a compaction; the transcript is as it was."""
 
+    _says = "session {session_id} was not compacted: {problem}"
     hint = "Compact again with another function as `summarize`, or with another model."
 
     def __init__(self, session_id: str, problem: str) -> None:
-        """Remember the session and what is wrong with the summary."""
         super().__init__(session_id, problem)
         self.session_id, self.problem = session_id, problem
-
-    def __str__(self) -> str:
-        """Name the session and the problem."""
-        return f"session {self.session_id} was not compacted: {self.problem}"
 
 
 class TurnFailedError(SessionError):
     """The pending turn failed in a way that a retry does not mend; the new input was not taken."""
 
+    _says = "the pending run {run_id} failed after {attempts} attempt(s): {last_error}"
     hint = "Mend the cause, then call resume(); or drop the turn with discard_pending()."
 
     def __init__(self, session_id: str, run_id: str, attempts: int, last_error: str) -> None:
-        """Remember the session, the run, how often it was tried and the last error."""
         super().__init__(session_id, run_id, attempts, last_error)
         self.session_id, self.run_id, self.attempts, self.last_error = session_id, run_id, attempts, last_error
-
-    def __str__(self) -> str:
-        """Name the run and its last error."""
-        return f"the pending run {self.run_id} failed after {self.attempts} attempt(s): {self.last_error}"
 
 
 # --- approvals --------------------------------------------------------------------------------------------------------
@@ -540,61 +464,45 @@ class ApprovalError(PerdureError):
 class ApprovalNotFoundError(ApprovalError):
     """There is no approval with the id."""
 
+    _says = "there is no approval {approval_id}"
     hint = "List the approvals; it may have been deleted."
 
     def __init__(self, approval_id: str) -> None:
-        """Remember the id."""
         super().__init__(approval_id)
         self.approval_id = approval_id
-
-    def __str__(self) -> str:
-        """Name the approval."""
-        return f"there is no approval {self.approval_id}"
 
 
 class ApprovalAlreadyResolvedError(ApprovalError):
     """The approval is decided or cancelled already, and differently. The first decision stands."""
 
+    _says = "approval {approval.id} is already {approval.status}"
     hint = "Use the recorded decision: it is in `approval`."
 
     def __init__(self, approval: Approval) -> None:
-        """Remember the approval as it is recorded."""
         super().__init__(approval)
         self.approval = approval
-
-    def __str__(self) -> str:
-        """Name the approval and its status."""
-        return f"approval {self.approval.id} is already {self.approval.status}"
 
 
 class ApprovalExpiredError(ApprovalError):
     """The approval had expired before the decision came; it counts as rejected."""
 
+    _says = "approval {approval.id} expired at {approval.expires_at}"
     hint = "Start the work again to get a new approval."
 
     def __init__(self, approval: Approval) -> None:
-        """Remember the approval as it is recorded."""
         super().__init__(approval)
         self.approval = approval
-
-    def __str__(self) -> str:
-        """Name the approval and when it expired."""
-        return f"approval {self.approval.id} expired at {self.approval.expires_at}"
 
 
 class ApprovalOrphanedError(ApprovalError):
     """The run of the approval was dropped or deleted; nothing was run."""
 
+    _says = "approval {approval_id} belongs to the run {run_id}, which is gone"
     hint = "Nothing is left to do; prune removes the approval."
 
     def __init__(self, approval_id: str, run_id: str) -> None:
-        """Remember the approval and its run."""
         super().__init__(approval_id, run_id)
         self.approval_id, self.run_id = approval_id, run_id
-
-    def __str__(self) -> str:
-        """Name the approval and the run."""
-        return f"approval {self.approval_id} belongs to the run {self.run_id}, which is gone"
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -623,48 +531,36 @@ class PropagatingToolError(RunError):
 class ToolOutcomeUnknownError(RunError):
     """A tool call was started, has no result, and its tool has no policy for that. The turn stays pending."""
 
+    _says = "the call {call_id} of {tool_name} in run {run_id} may or may not have happened"
     hint = (
         "Give the tool an `in_doubt` policy or a `probe`, then call resume(); or drop the turn with discard_pending()."
     )
 
     def __init__(self, run_id: str, call_id: str, tool_name: str) -> None:
-        """Remember the run, the call and the tool."""
         super().__init__(run_id, call_id, tool_name)
         self.run_id, self.call_id, self.tool_name = run_id, call_id, tool_name
-
-    def __str__(self) -> str:
-        """Name the call."""
-        return f"the call {self.call_id} of {self.tool_name} in run {self.run_id} may or may not have happened"
 
 
 class AgentChangedError(RunError):
     """The agent is not the one that started the turn, or lacks one of its tools. The turn stays pending."""
 
+    _says = "run {run_id} cannot be continued by this agent: {problem}"
     hint = "Resume it with the agent that began it, or drop it with discard_pending()."
 
     def __init__(self, run_id: str, problem: str) -> None:
-        """Remember the run and the difference."""
         super().__init__(run_id, problem)
         self.run_id, self.problem = run_id, problem
-
-    def __str__(self) -> str:
-        """Name the run and the difference."""
-        return f"run {self.run_id} cannot be continued by this agent: {self.problem}"
 
 
 class LimitExceededError(RunError):
     """A conversation has spent its limit; the input was refused before any write."""
 
+    _says = "session {session_id} has spent {spent} of {allowed} ({limit})"
     hint = "Raise the limit, or start a new session."
 
     def __init__(self, session_id: str, limit: str, spent: float, allowed: float) -> None:
-        """Remember the session, the limit's name, what was spent and what is allowed."""
         super().__init__(session_id, limit, spent, allowed)
         self.session_id, self.limit, self.spent, self.allowed = session_id, limit, spent, allowed
-
-    def __str__(self) -> str:
-        """Name the limit."""
-        return f"session {self.session_id} has spent {self.spent} of {self.allowed} ({self.limit})"
 
 
 class StreamError(RunError):
