@@ -1,5 +1,6 @@
 """The command: what it takes, what it prints, and how it ends."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from perdure_conformance.cli import application
+from perdure_conformance.cli.output import EVERY, Progress, refuse
 from perdure_conformance.laws import all_laws
 
 MEMORY = "memory:{place}"
@@ -176,6 +179,22 @@ def test_reports_are_there_though_standard_output_is_not(tmp_path: Path, closing
     os.close(writing)
     assert (ran.returncode, told in ran.stderr, "Traceback" in ran.stderr) == (code, True, False), ran.stderr
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["verdict"] == "held"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_standard_error_that_takes_nothing_ends_no_check(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    told = os.fdopen(os.open("/dev/full", os.O_WRONLY) if full else writing, "w")
+    monkeypatch.setattr(sys, "stderr", told)
+    Progress(quiet=False).noted(EVERY, EVERY, LAW)
+    with pytest.raises(typer.Exit) as end:
+        refuse("it is wrong")
+    assert end.value.exit_code == 2
+    with contextlib.suppress(OSError):
+        told.close()
+    if full:
+        os.close(writing)
 
 
 # --- known failures ---

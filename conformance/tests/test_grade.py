@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer
 from conformance.tests.planted import BROKEN, HANGING, RIGHT
 from typer.testing import CliRunner, Result
 
@@ -150,6 +151,23 @@ def test_what_is_caught_ends_with_0_and_is_written(folder: Path) -> None:
     written = (folder / "out" / "grade.json").read_text()
     assert only(Grade.model_validate_json(written)).name == "broken"
     assert json.loads(written)["schema_version"] == "perdure-conformance-grade/1"
+
+
+def test_the_file_is_there_though_standard_output_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(text: str) -> None:
+        raise typer.Exit(2)
+
+    monkeypatch.setattr("perdure_conformance.cli.grade.show", closed)
+    assert run("--faults", "graded_stores:STORES", "--json", "grade.json").exit_code == 2
+    assert (folder / "grade.json").exists()
+
+
+def test_the_grade_is_shown_though_its_file_is_not_written(folder: Path) -> None:
+    (folder / "grade.json").mkdir()
+    ran = run("--faults", "graded_stores:STORES", "--json", "grade.json")
+    assert (ran.exit_code, "graded in" in ran.output, "could not be written" in ran.output) == (2, True, True), (
+        ran.output
+    )
 
 
 def test_one_of_them_alone(folder: Path) -> None:

@@ -18,7 +18,7 @@ from perdure_conformance.cli.surroundings import spare_the_collector
 from perdure_conformance.grading import Clean, Grading, Planted
 from perdure_conformance.laws.register import all_laws
 from perdure_conformance.profiles import PROFILES, Profile, find_profile
-from perdure_conformance.reports.grade import grade_text
+from perdure_conformance.reports.grade import Grade, grade_text
 from perdure_conformance.resolve import TargetError, find_target
 
 OURS = "conformance.tests.faults.every:FAULTS"
@@ -65,15 +65,23 @@ def command(
             listener=progress.noted,
         )
         grade = grading.run()
+    # The file first: standard output may be full or closed.
+    problem = None if json is None else _written(json, grade)
     show(grade_text(grade, every_store=not quiet))
+    if problem is not None:
+        refuse(f"the grade could not be written: {problem}")
     if json is not None:
-        try:
-            json.parent.mkdir(parents=True, exist_ok=True)
-            json.write_text(grade.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            refuse(f"the grade could not be written: {error}")
         show(f"wrote {json}")
     raise typer.Exit(grade.exit_code)
+
+
+def _written(json: Path, grade: Grade) -> OSError | None:
+    try:
+        json.parent.mkdir(parents=True, exist_ok=True)
+        json.write_text(grade.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        return error
+    return None
 
 
 def _planted(text: str | None) -> Sequence[Planted]:

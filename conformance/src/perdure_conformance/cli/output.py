@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from types import TracebackType
@@ -42,12 +43,18 @@ def show(text: str) -> None:
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Let who reads go before the end, as `head` does: how the command ends is the verdict's."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if self.stderr else sys.stdout).fileno())
+
+
+def _tell(text: str) -> None:
+    """Print a line on standard error, if it can be written: nothing depends on that."""
+    with contextlib.suppress(OSError, ValueError):
+        _Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(text)
 
 
 def refuse(message: str) -> NoReturn:
     """Say what is wrong with how the command was used, and end it."""
-    Console(stderr=True, markup=False, highlight=False, soft_wrap=True).print(f"perdure-conformance: {message}")
+    _tell(f"perdure-conformance: {message}")
     raise typer.Exit(ExitCode.WRONG_USE)
 
 
@@ -56,7 +63,7 @@ class Progress:
 
     def __init__(self, *, quiet: bool) -> None:
         """Decide how to tell."""
-        self._console = Console(stderr=True, markup=False, highlight=False)
+        self._console = _Console(stderr=True, markup=False, highlight=False)
         self._quiet = quiet
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -86,4 +93,4 @@ class Progress:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=number, total=total, description=f"{name}{more}")
         elif not self._quiet and number % EVERY == 0:
-            self._console.print(f"{number} of {total}{more}")
+            _tell(f"{number} of {total}{more}")
