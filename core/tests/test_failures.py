@@ -371,6 +371,48 @@ async def test_a_store_that_is_away_when_a_tool_ends_leaves_no_doubt(store: Agen
     assert (result.text, paid, len(failed)) == ("done", ["ann"], 1)
 
 
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("second", [StoreUnavailableError, OutcomeUnknownError])
+async def test_a_result_that_nobody_knows_to_be_written_takes_that_of_another_call_along(
+    store: AgentStore, landed: bool, second: type[Exception]
+) -> None:
+    other_may_end, ran = asyncio.Event(), list[str]()
+    problems: list[type[Exception]] = []
+
+    async def before(_: Call) -> None:
+        if len(problems) == 1:
+            other_may_end.set()
+        if problems and not (landed and len(problems) == 2):
+            raise problems.pop()("append", "s")
+
+    async def after(_: Call) -> None:
+        if len(problems) == 2:
+            raise problems.pop()("append", "s")
+
+    @tool
+    async def one() -> str:
+        problems.extend([second, OutcomeUnknownError])
+        ran.append("one")
+        return "1"
+
+    @tool
+    async def other() -> str:
+        await other_may_end.wait()
+        ran.append("other")
+        return "2"
+
+    model = ScriptedModel([[ToolCall("c1", "one", {}), ToolCall("c2", "other", {})], "done"])
+    mine = another(store, Interception(before=before, after=after))
+    with pytest.raises(OutcomeUnknownError):
+        await Agent(model=model, tools=[one, other], store=mine).session("s").send("go")
+    found = await store.checkpoints.load("s")
+    assert found is not None
+    assert ([item["call"] for item in found.entries if item["kind"] == "tool"], found.head.owner) == ([0, 1], None)
+    result = await Agent(model=model, tools=[one, other], store=store).session("s").resume()
+    assert result is not None
+    assert (result.text, ran) == ("done", ["one", "other"])
+
+
 async def test_each_attempt_in_doubt_is_a_question_of_its_own(store: AgentStore) -> None:
     def session(used: AgentStore) -> Session:
         pay = tool(name="pay", in_doubt="ask")(lambda: "paid")

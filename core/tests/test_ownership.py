@@ -325,9 +325,37 @@ async def test_an_append_is_not_taken_for_one_of_unknown_outcome_before_it(
     with pytest.raises(OutcomeUnknownError):
         await journal.append([{"n": 1}])
     clock.advance(later)
-    with pytest.raises(OwnershipLostError):
-        await journal.append([{"n": 2}])
-    assert [entry.get("n") for entry in (await load(store)).entries] == [None, 1]
+    await journal.append([{"n": 2}])
+    assert [entry.get("n") for entry in (await load(store)).entries] == [None, 1, 2]
+
+
+@pytest.mark.parametrize("landed", [True, False])
+async def test_what_is_left_goes_out_once_and_changes_of_the_head_stay(store: AgentStore, landed: bool) -> None:
+    """Whatever became of the append of unknown outcome that it was in at first."""
+
+    async def before(call: Call) -> None:
+        if call.number == 2 and not landed:
+            raise OutcomeUnknownError("write", "s")
+        if call.number == 3:
+            raise StoreUnavailableError("write", "s")
+
+    async def after(call: Call) -> None:
+        if call.number == 2:
+            raise OutcomeUnknownError("write", "s")
+
+    journal = await take(another(store, Interception(before=before, after=after)))
+    told: list[Any] = []
+    journal.on_written = told.extend
+    outcome = {"n": 1}
+    with pytest.raises(OutcomeUnknownError):
+        await journal.append([outcome], status="finished")
+    journal.leave([outcome])
+    await journal.append([{"n": 2}])
+    found = await load(store)
+    assert [entry.get("n") for entry in found.entries] == [None, 1, 2]
+    assert (told, found.head.status) == ([{"n": 1}, {"n": 2}], "finished" if landed else "in-progress")
+    assert await journal.give_up()
+    assert (await load(store)).head.owner is None
 
 
 async def test_a_heartbeat_of_unknown_outcome_takes_no_entries_along(store: AgentStore, clock: ManualClock) -> None:

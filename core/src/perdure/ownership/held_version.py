@@ -10,7 +10,7 @@ from perdure.ownership.leases import TICK, OwnershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from perdure.contracts.checkpoints import CheckpointHead, CheckpointStore
     from perdure.contracts.records import Record
@@ -56,11 +56,10 @@ class HeldVersion:
         self._checkpoints = checkpoints
         self._key = key
         self._landed_late = landed_late
-        self._doubtful: list[tuple[CheckpointHead, list[Record]]] = []
+        self._doubtful: list[tuple[CheckpointHead, list[Record], dict[str, Any]]] = []
         self._renewed = ownership.clock.monotonic()
         self._young = min(ownership.lease.length, ownership.lease.heartbeat) / 10
         self._noted: dict[str, Any] = {}  # since the last write began
-        self._unknown: list[CheckpointHead] = []  # of the writes at this version that may have landed
         self._lost = False
 
     def require_ours(self) -> None:
@@ -82,22 +81,22 @@ class HeldVersion:
         self._noted |= changes
         self.head = changed(self.head, changes)
 
-    def next_head(self, changes: dict[str, Any]) -> CheckpointHead:
-        """Return the head for the next write, with changes; its lease runs from now, or is still young.
+    def next_head(self, changes: dict[str, Any], now: datetime) -> CheckpointHead:
+        """Return the head for a write that began now, with changes; its lease runs from then, or is still young.
 
         Behind a write of unknown outcome it is not the same as that one's, since it is by their heads that the two are told
         apart, also under a clock that stands still.
         """
-        if not (changes or self._unknown or self.idle_for(self._young)):
+        if not (changes or self._doubtful or self.idle_for(self._young)):
             return self.head
-        head = renewed(self._ownership, self.head, **changes)
-        while head in self._unknown and head.lease is not None:
+        head = renewed(self._ownership, self.head, now, **changes)
+        while head.lease is not None and any(head == doubtful for doubtful, *_ in self._doubtful):
             head = changed(head, {"lease": head.lease + TICK})
         return head
 
-    def doubt(self, head: CheckpointHead, entries: list[Record]) -> None:
-        """Remember an append of unknown outcome behind which others may go out."""
-        self._doubtful.append((head, entries))
+    def doubt(self, head: CheckpointHead, entries: list[Record], changes: dict[str, Any]) -> None:
+        """Remember an append of unknown outcome: its head, its entries, and what it changes of the head."""
+        self._doubtful.append((head, entries, changes))
 
     async def write(self, made: Callable[[int], Made | None]) -> bool:
         """Write what is made, given the version held; made anew if a doubtful append turns out to have moved it.
@@ -107,9 +106,9 @@ class HeldVersion:
         """
         self._noted = {}
         # A lease in a new head runs from here, however long the write takes, and however often it is made anew.
-        began, before = self._ownership.clock.monotonic(), self.head
+        began = self._ownership.clock.monotonic()
         while True:
-            wanted = made(self.number)
+            before, wanted = self.head, made(self.number)
             if wanted is None:
                 return False
             write, head = wanted
@@ -119,11 +118,7 @@ class HeldVersion:
             except VersionConflictError as error:
                 if not await self._doubtful_landed():
                     raise self.lose() from error
-            except OutcomeUnknownError:
-                self._unknown.append(head)
-                raise
         self.number += 1
-        self._unknown.clear()
         self._doubtful.clear()
         if head is not before:
             self.head, self._renewed = changed(head, self._noted), began
@@ -131,9 +126,10 @@ class HeldVersion:
 
     async def _doubtful_landed(self) -> bool:
         """Whether an append of unknown outcome has moved the version; what comes next goes behind it."""
-        for head, entries in self._doubtful:
+        for head, entries, changes in self._doubtful:
             if await self._landed(head):
                 self.number += 1
+                self.head = changed(self.head, changes)
                 self._doubtful.clear()
                 self._landed_late(entries)
                 return True
@@ -172,7 +168,7 @@ class HeldVersion:
         return found is not None and found.version == self.number + 1 and found.head == head
 
 
-def renewed(ownership: Ownership, head: CheckpointHead, **changes: Any) -> CheckpointHead:
-    """Return a head whose lease runs from now, and with changes, which may be of the lease, too."""
+def renewed(ownership: Ownership, head: CheckpointHead, now: datetime, **changes: Any) -> CheckpointHead:
+    """Return a head whose lease runs from an instant, and with changes, which may be of the lease, too."""
     length = ownership.lease.length
-    return changed(head, {"lease": length, "lease_expires_at": ownership.clock.now() + length} | changes)
+    return changed(head, {"lease": length, "lease_expires_at": now + length} | changes)

@@ -94,7 +94,7 @@ class OwnedJournal:
             version = found.version + 1
         elif version is None:
             version = draw_version()
-        full = renewed(ownership, head(version), owner=owner)
+        full = renewed(ownership, head(version), ownership.clock.now(), owner=owner)
         owned = cls(ownership, checkpoints, key, version=version - 1, head=full)
         ownership.process.held.add(owner)
         wanted = True
@@ -292,23 +292,21 @@ class OwnedJournal:
     ) -> bool:
         """Append at the version held; `aside`, as a heartbeat is: the turn goes on if nobody knows whether it landed."""
         self._held.require_ours()
-        head = self._held.next_head(changes)
-        left = 0 if aside else len(self._left)
-        items = [*self._left[:left], *entries]
+        began, head, items = self._ownership.clock.now(), self.head, list[Any]()
 
         def made(version: int) -> Made | None:
+            nonlocal head, items
             if unless():
                 return None
+            head, items = self._held.next_head(changes, began), [*(() if aside else self._left), *entries]
             return partial(self._checkpoints.append, self.key, items, expected_version=version, head=head, at=at), head
 
         try:
             if not await self._held.write(made):
                 return False
         except OutcomeUnknownError:
-            if aside or not items:  # whoever appends for the turn stops, and whoever comes later reads the entries
-                self._held.doubt(head, items)
+            self._held.doubt(head, items, changes)
             raise
-        del self._left[:left]
         self._written(items)
         return True
 
@@ -339,6 +337,7 @@ class OwnedJournal:
 
     def _written(self, items: list[Record]) -> None:
         """Tell of entries in the order in which they stand, before the next append goes out."""
+        self._left = [left for left in self._left if not any(left is item for item in items)]
         if items:
             self.on_written(items)
 
