@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from plugins.redis.tests.cluster import Cluster
 from plugins.redis.tests.servers import Server
+from plugins.redis.tests.targets import shared_cluster
 from redis.asyncio import Redis
 
 import perdure
@@ -41,12 +41,12 @@ async def test_the_user_of_the_page_may_do_all_on_one_server(servers: Servers, o
     await use(f"redis://perdure:SECRET@127.0.0.1:{server.port}{options}")
 
 
-async def test_the_user_of_the_page_may_do_all_on_a_cluster(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
-        for node in cluster.nodes:
-            node.ask("ACL", "SETUSER", "perdure", "on", ">SECRET", *rights(), "+cluster|slots")
-        await use(cluster.url.replace("//", "//perdure:SECRET@"))
-    assert "with `+cluster|slots` on the masters of a cluster" in PAGE.read_text()
+async def test_the_user_of_the_page_may_do_all_on_a_cluster(namespace: str) -> None:
+    cluster = shared_cluster()
+    for node in cluster.nodes:
+        node.ask("ACL", "SETUSER", "perdure", "on", ">SECRET", *rights(), "+cluster|slots")
+    await use(cluster.url.replace("//", "//perdure:SECRET@") + f"?namespace={namespace}")
+    assert "with\n`+cluster|slots`. A user" in PAGE.read_text()
 
 
 async def use(url: str) -> None:

@@ -180,7 +180,9 @@ class FileJournal(Journal):
         """Return the threads, if this may be used."""
         if self._threads is None or self._closing is not None:
             raise StoreClosedError(self.title)
-        if self._process != os.getpid():
+        if (
+            self._process != os.getpid()
+        ):  # `THIS_PROCESS` knows of no fork that C has made, and its threads are not there
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         return self._threads
 

@@ -230,7 +230,7 @@ class RedisJournal(Journal):
         if self._closed or self._home is None:
             raise StoreClosedError(self.title)
         pid, loop = self._home
-        if pid != os.getpid():
+        if pid != os.getpid():  # `THIS_PROCESS` knows of no fork that C has made, and that must not use the connections
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         if loop is not asyncio.get_running_loop():
             raise WrongLoopError(self.title, "belongs to another event loop")
