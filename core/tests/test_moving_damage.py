@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from typing import Any
 
 import pytest
 from core.tests.moving_world import CALLS, agent, damage, differences, everything, pay
@@ -11,8 +12,11 @@ from core.tests.processes import another, dead
 
 from perdure import Agent, AgentStore, ToolCall, open_store, tool
 from perdure.contracts.approvals import Approval
+from perdure.errors import StoreUnavailableError
 from perdure.interchange import export_conversations, import_conversations
 from perdure.journal.contract import Part
+from perdure.journal.stores import JournalSessions
+from perdure.journal.walking import PAGE
 from perdure.models import ScriptedModel
 from perdure.moving import copy_conversations
 from perdure.moving.walking import approvals
@@ -109,6 +113,26 @@ async def test_a_lone_approval_that_is_damaged_at_the_target_stops_no_copy() -> 
         report = await copy_conversations(source, target)
         assert (report.present, list(report.not_copied)) == (2, [approval_id])
         assert report.not_copied[approval_id].startswith(f"at the target approval {approval_id} is damaged: ")
+
+
+async def test_a_store_that_goes_away_while_a_copy_goes_around_damage_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_store("memory:") as source, open_store("memory:") as target:
+        await source.sessions.append("a", [])
+        await damage(source, Part.SESSIONS, "a")
+        assert isinstance(source.sessions, JournalSessions)
+        journal = source.sessions.journal
+        scan = journal.scan
+
+        async def goes_away(part: Part, **options: Any) -> object:
+            if options["limit"] == PAGE:  # as who goes around damage asks, and no listing
+                raise OSError("no route")
+            return await scan(part, **options)
+
+        monkeypatch.setattr(journal, "scan", goes_away)
+        with pytest.raises(StoreUnavailableError, match="no route"):
+            await copy_conversations(source, target)
 
 
 # --- what does not fit the target ---

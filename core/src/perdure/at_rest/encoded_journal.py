@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from perdure.at_rest.codecs import AnyCodec, Location, one_codec
 from perdure.contracts.capabilities import Capabilities
-from perdure.contracts.store import describe
-from perdure.errors import PerdureError, StoreCorruptedError, StoreUnavailableError, VersionConflictError
+from perdure.contracts.store import unavailable
+from perdure.errors import StoreCorruptedError, StoreUnavailableError, VersionConflictError
 from perdure.journal.contract import (
     Append,
     Delete,
@@ -26,13 +26,12 @@ from perdure.journal.contract import (
     Position,
     Replace,
 )
+from perdure.journal.walking import walk
 
 T = TypeVar("T")
 
 ATTEMPTS: Final = 256
 """How often a write that expects no version is tried; each failure means that another writer was first."""
-
-PAGE: Final = 200
 
 LONGEST_GAP: Final = 10_000
 """How many items in a row may be gone before one that is still recognised."""
@@ -140,7 +139,7 @@ class EncodedJournal(Journal):
 
     async def is_current(self, key: Key) -> bool | None:
         """Whether everything of a key is in the form that the codec writes now; `None` if the key is absent."""
-        with _unavailable("read", key.id):
+        with unavailable("read", key.id):
             found = await self.inner.read(key)
         if found is None:
             return None
@@ -152,7 +151,7 @@ class EncodedJournal(Journal):
         Raises:
             StoreCorruptedError: An item was not written for this key, or not behind those before it.
         """
-        with _unavailable("read", key.id):
+        with unavailable("read", key.id):
             found = await self.inner.read(key)
         if found is None:
             return None
@@ -175,33 +174,17 @@ class EncodedJournal(Journal):
         return self.codec.decode(item, self._item(key, place)), place  # says what is wrong
 
     async def ids(self, part: Part) -> AsyncIterator[str]:
-        """List the ids of a part, in their order, whether or not the codec can read what they name."""
-        after: Position | None = None
-        limit = PAGE
-        while True:
-            try:
-                with _unavailable("scan", part.value):
-                    page = await self.inner.scan(
-                        part, group=None, status=None, before=None, order="id", after=after, limit=limit
-                    )
-            except StoreCorruptedError as error:
-                if error.id is None:
-                    raise
-                if limit == 1:
-                    yield error.id
-                    after = Position(None, error.id)
-                limit = PAGE if limit == 1 else 1  # one by one up to the damaged one, and behind it as before
-                continue
-            for info in page:
-                yield info.id
-            if len(page) < limit:
-                return
-            after = Position(None, page[-1].id)
+        """List the ids of a part, whether or not what they name can be read; those whose head is damaged come last."""
+        damaged: list[StoreCorruptedError] = []
+        async for name in walk(self.inner, part, damaged):
+            yield name
+        for error in damaged:
+            yield str(error.id)
 
     # --- writing ---
 
     async def _settled(self, operations: Sequence[Operation]) -> list[_Settled]:
-        with _unavailable("write", _ids(operations)):
+        with unavailable("write", _ids(operations)):
             return [await self._settle(operation) for operation in operations]
 
     async def _settle(self, operation: Operation) -> _Settled:
@@ -226,7 +209,7 @@ class EncodedJournal(Journal):
     async def _encoded(self, settled: Sequence[_Settled]) -> list[Operation]:
         operations = [one.operation for one in settled]
         size = sum(sum(map(len, one.items)) for one in operations if not isinstance(one, Delete))
-        with _unavailable("encode", _ids(operations)):
+        with unavailable("encode", _ids(operations)):
             return await _in_time(lambda: [*map(self._encode, settled)], size)
 
     def _encode(self, settled: _Settled) -> Operation:
@@ -296,17 +279,6 @@ def _settled_by(operation: Append | Replace, found: JournalSnapshot | None) -> _
 
 def _ids(operations: Sequence[Operation]) -> str:
     return ", ".join(operation.key.id for operation in operations)
-
-
-@contextlib.contextmanager
-def _unavailable(what: str, key: str) -> Iterator[None]:
-    """Say of a foreign exception outside of the write itself that nothing was written."""
-    try:
-        yield
-    except PerdureError:
-        raise
-    except Exception as error:
-        raise StoreUnavailableError(what, key, describe(error)) from error
 
 
 async def _in_time(work: Callable[[], T], size: int) -> T:

@@ -23,7 +23,7 @@ from perdure.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from perdure.clock import Clock
     from perdure.contracts.watching import StoreSink
@@ -123,6 +123,17 @@ async def _answer(
         raise
     except Exception as error:
         raise failure(operation, key, describe(error)) from error
+
+
+@contextlib.contextmanager
+def unavailable(what: str, key: str) -> Iterator[None]:
+    """Say of a foreign exception that is none of a write itself that nothing was written."""
+    try:
+        yield
+    except PerdureError:
+        raise
+    except Exception as error:
+        raise StoreUnavailableError(what, key, describe(error)) from error
 
 
 def describe(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from perdure.contracts.store import unavailable
 from perdure.errors import StoreCorruptedError
 from perdure.journal.contract import Journal, Part, Position
 from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
@@ -52,14 +53,16 @@ async def walk(
 
     Raises:
         StoreCorruptedError: The damage does not tell where to go on.
+        StoreUnavailableError: The journal failed.
     """
     place = None if after is None else Position(None, after)
     limit = PAGE
     while True:
         try:
-            page = await journal.scan(
-                part, group=group, status=status, before=before, order="id", after=place, limit=limit
-            )
+            with unavailable("scan", part.value):
+                page = await journal.scan(
+                    part, group=group, status=status, before=before, order="id", after=place, limit=limit
+                )
         except StoreCorruptedError as error:
             if limit > 1:
                 limit = 1
