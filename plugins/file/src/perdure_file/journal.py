@@ -180,9 +180,7 @@ class FileJournal(Journal):
         """Return the threads, if this may be used."""
         if self._threads is None or self._closing is not None:
             raise StoreClosedError(self.title)
-        if (
-            self._process != os.getpid()
-        ):  # `THIS_PROCESS` knows of no fork that C has made, and its threads are not there
+        if self._process != os.getpid():  # `THIS_PROCESS` knows of no fork that C has made, where no thread is
             raise WrongLoopError(self.title, "was opened in another process, of which this one is a fork")
         return self._threads
 
