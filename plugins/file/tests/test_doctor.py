@@ -11,8 +11,8 @@ import typer
 from perdure.cli.doctor import doctor
 from perdure.cli.exit_codes import code_of
 from perdure.errors import InvalidArgumentError, PerdureError
+from perdure_file.doctor import doctor as examine
 from perdure_file.journal import FileJournal
-from perdure_file.salvage import doctor as examine
 
 
 def ended_by(url: str, *, salvage: bool = False) -> int:

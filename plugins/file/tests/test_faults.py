@@ -18,9 +18,9 @@ from perdure.backend import (
     VersionConflictError,
 )
 from perdure_file.disk import Disk
+from perdure_file.doctor import doctor
 from perdure_file.guards import KEPT
 from perdure_file.journal import FileJournal
-from perdure_file.salvage import doctor
 
 pytestmark = pytest.mark.anyio
 

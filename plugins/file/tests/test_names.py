@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.backend import Part, StoreCorruptedError
+from perdure_file.doctor import doctor
 from perdure_file.journal import FileJournal
 from perdure_file.names import DEVICES, to_id, to_name
-from perdure_file.salvage import doctor
 
 IDS = st.from_regex(r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}\Z")
 

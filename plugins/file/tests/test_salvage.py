@@ -19,9 +19,10 @@ from perdure.backend import (
 )
 from perdure_file.directory import Place
 from perdure_file.disk import Disk
+from perdure_file.doctor import doctor
 from perdure_file.journal import FileJournal
 from perdure_file.lines import _sealed
-from perdure_file.salvage import doctor, salvage, verify
+from perdure_file.salvage import salvage, verify
 from perdure_file.waiting import Patience
 
 pytestmark = pytest.mark.anyio

@@ -38,7 +38,7 @@ def doctor(url: StoreURL, *, salvage: bool) -> Iterator[Finding]:
         url: The store. A namespace other than `default` limits it to that one; else all are looked at.
         salvage: Whether to replace damaged files by what is whole in them. The damaged ones are kept.
     """
-    from perdure_file.salvage import doctor as examine
+    from perdure_file.doctor import doctor as examine
 
     namespace = None if url.namespace == "default" else url.namespace
     options = {} if url.options is None else url.options.model_dump()
