@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from plugins.redis.tests.proxy import Proxy
-from plugins.redis.tests.servers import Server
+from plugins.redis.tests.servers import Server, free_port
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.sentinel import SentinelConnectionPool
 
@@ -313,13 +313,15 @@ async def test_a_journal_is_open_between_open_and_close(client: Redis, append: M
 
 
 def test_an_opening_that_failed_in_one_loop_has_its_time_in_the_next() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        address = place.getsockname()
-    url = load("redis").check(StoreURL.parse(f"redis://127.0.0.1:{address[1]}?timeout=0.5"))
+    port = free_port()
+    url = load("redis").check(StoreURL.parse(f"redis://127.0.0.1:{port}?timeout=0.5"))
     journal = RedisJournal.from_url(url)
     with pytest.raises(StoreUnavailableError, match="connecting"):
         asyncio.run(journal.open())
-    with socket.create_server(address), pytest.raises(StoreUnavailableError, match="Timeout"):  # it says nothing
+    with (
+        socket.create_server(("127.0.0.1", port)),  # it says nothing
+        pytest.raises(StoreUnavailableError, match="Timeout"),
+    ):
         asyncio.run(asyncio.wait_for(journal.open(), 60))
 
 
