@@ -295,6 +295,14 @@ async def _finish(store: AgentStore, found: Checkpoint) -> None:
             await claim.let_go()
 
 
+async def drop_turn(store: AgentStore, key: str, found: Checkpoint) -> None:
+    """Drop the turn in a journal at the version read, or raise `VersionConflictError`."""
+    claim = await Claim.take(store, key, found, "discarding")
+    # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
+    with claim, contextlib.suppress(OwnershipLostError):
+        await claim.drop_turn()
+
+
 def open_status(found: Checkpoint | None) -> str:
     """Return the status of the turn in a journal, also behind a claim; `idle` if none is open, or none for long."""
     if found is None or found.head.status in ("discarding", "deleting"):

@@ -6,9 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import FINISHED
-from perdure.conversation import Claim
+from perdure.conversation import drop_turn
 from perdure.errors import OutcomeUnknownError, PerdureError, VersionConflictError
-from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.departure import tell_dropped
 
 if TYPE_CHECKING:
@@ -46,9 +45,6 @@ async def discard(journal: PendingTurns, channel: Channel, *, force: bool) -> bo
                 unsaved = found.head.run_id  # it can never be saved: drop it
             continue  # the attempt has written to it, and somebody else may have come: look again
         with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
-            claim = await Claim.take(journal.store, journal.key, found, "discarding")
-            # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
-            with claim, contextlib.suppress(OwnershipLostError):
-                await claim.drop_turn()
+            await drop_turn(journal.store, journal.key, found)
             tell_dropped(channel, found)
             return True

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from perdure.contracts.checkpoints import IDLE, IN_PROGRESS, CheckpointHead
 from perdure.contracts.ids import RUN_SUFFIX, check_session_id, conversation_of
 from perdure.contracts.records import decode_records, encode_object, encode_records
-from perdure.conversation import Claim, undecided
+from perdure.conversation import drop_turn, undecided
 from perdure.errors import OutcomeUnknownError, VersionConflictError
-from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
 from perdure.runtime.departure import tell_dropped
 from perdure.runtime.dialogue import Dialogue
@@ -74,10 +73,7 @@ class Run:
                     return False
                 self._journal.require_own(found)
                 with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
-                    claim = await Claim.take(self.store, self.key, found, "discarding")
-                    # Whoever takes the claim over finishes it; the run that is there now may be a later one.
-                    with claim, contextlib.suppress(OwnershipLostError):
-                        await claim.drop_turn()
+                    await drop_turn(self.store, self.key, found)
                     tell_dropped(self._dialogue.channel, found)
                     return True
 
