@@ -77,7 +77,7 @@ async def _ready(target: str, url: str | None) -> AsyncIterator[tuple[Agent, Age
 
 
 async def _one(target: str, url: str | None, given: str, *, rebase: bool) -> tuple[dict[str, Any], ExitCode]:
-    from perdure.runtime.turn import AWAITING  # --help does without
+    from perdure.runtime.results import AWAITING  # --help does without
 
     async with _ready(target, url) as (agent, store):
         found = await read_conversation(store, key_of(given))
@@ -129,7 +129,7 @@ def _print_one(result: dict[str, Any]) -> None:
 
 
 async def _all(target: str, url: str | None) -> tuple[dict[str, Any], ExitCode]:
-    from perdure.runtime.turn import AWAITING  # --help does without
+    from perdure.runtime.results import AWAITING  # --help does without
     from perdure.runtime.worker import Worker
 
     async with _ready(target, url) as (agent, store):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.archives import SUMMARY, archive_named_by
 from perdure.runtime.history import severed_places, turn_starts
 from perdure.runtime.messages import RECORD_VERSION, Usage, is_own, stamp
-from perdure.runtime.results import REMEMBERED_TURNS
+from perdure.runtime.results import REMEMBERED_TURNS, STOP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ def _turns(replaced: Sequence[Record]) -> list[Record]:
         elif record.get("run_id") is not None:
             turn = turns.setdefault(
                 record["run_id"],
-                {"run_id": record["run_id"], "input_ids": [], "finish_reason": "stop", "usage": Usage().to_record()},
+                {"run_id": record["run_id"], "input_ids": [], "finish_reason": STOP, "usage": Usage().to_record()},
             )
             if "input_id" in record:
                 turn["input_ids"].append(record["input_id"])

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import FINISHED, IDLE, TURN_STATUSES
-from perdure.conversation import Claim
+from perdure.conversation import drop_turn
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
@@ -17,10 +17,8 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.events import RunDone
-from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.messages import Usage
-from perdure.runtime.results import TurnResult, result_of
-from perdure.runtime.turn import ABORTED
+from perdure.runtime.results import ABORTED, TurnResult, result_of
 from perdure.runtime.turn_state import kept_result
 
 if TYPE_CHECKING:
@@ -58,9 +56,7 @@ class Departure:
             if found.head.owner != self.journal.owner and self.store.ownership.is_live(found):
                 return await self.after_loss()
             with contextlib.suppress(VersionConflictError):  # it was marked ready, or somebody took it: look again
-                claim = await Claim.take(self.store, self.journal.key, found, "discarding")
-                with claim, contextlib.suppress(OwnershipLostError):  # whoever takes the claim over finishes it
-                    await claim.drop_turn()
+                await drop_turn(self.store, self.journal.key, found)
                 return None
 
     async def after_loss(self) -> TurnResult:

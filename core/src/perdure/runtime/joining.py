@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.messages import stamp
-from perdure.runtime.results import TurnResult
-from perdure.runtime.turn import ABORTED, AWAITING
+from perdure.runtime.results import ABORTED, AWAITING, TurnResult
 from perdure.runtime.turn_state import entry
 
 if TYPE_CHECKING:

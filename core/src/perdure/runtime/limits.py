@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from perdure.errors import InvalidArgumentError
 from perdure.runtime.messages import Usage
+from perdure.runtime.results import LIMIT, MAX_STEPS
 
 if TYPE_CHECKING:
     from perdure.contracts.records import Record
-
-LIMIT: Final = "limit"
-MAX_STEPS: Final = "max-steps"
 
 
 @dataclass(frozen=True, slots=True)

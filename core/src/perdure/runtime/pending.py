@@ -18,15 +18,15 @@ from perdure.errors import (
     SessionDeletedError,
     VersionConflictError,
 )
-from perdure.runtime.results import PendingTurn, TurnResult, described
+from perdure.runtime.results import AWAITING, PendingTurn, TurnResult, described
 from perdure.runtime.runner import Runner
 from perdure.runtime.serving import Serving
-from perdure.runtime.turn import AWAITING
 from perdure.runtime.turn_state import TurnState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.contracts.sessions import Transcript
     from perdure.ownership.owned_journal import OwnedJournal
@@ -151,10 +151,7 @@ class PendingTurns:
             except SessionBusyError:  # somebody else has taken it just now
                 found = await self.store.checkpoints.load(self.key)
                 return None if found is None or found.head.status == IDLE else self._described(found)
-        if found.head.status in (AWAITING_APPROVAL, READY):
-            left = await undecided(self.store, found.head)
-            return replace(self._described(found), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
-        return self._described(found)
+        return await as_it_stands(self.store, found)
 
     def _described(self, found: Checkpoint) -> PendingTurn:
         return described(found, self.store.ownership)
@@ -205,6 +202,14 @@ class PendingTurns:
 def is_kept(found: Checkpoint | CheckpointInfo) -> bool:
     """Whether it is a run without a session that has ended: its journal keeps its result."""
     return found.head.status == FINISHED and found.head.session_id is None
+
+
+async def as_it_stands(store: AgentStore, found: Checkpoint | CheckpointInfo) -> PendingTurn:
+    """Return what is known of a turn; of one that waits, which approvals are undecided now."""
+    if found.head.status not in (AWAITING_APPROVAL, READY):
+        return described(found, store.ownership)
+    left = await undecided(store, found.head)
+    return replace(described(found, store.ownership), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
 
 
 def waiting_result(found: Checkpoint, left: Sequence[str]) -> TurnResult:

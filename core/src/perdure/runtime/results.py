@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from perdure.ownership.leases import Ownership
     from perdure.runtime.digest import Digest
 
+STOP: Final = "stop"
+AWAITING: Final = "awaiting-approval"
+ABORTED: Final = "aborted"
+LIMIT: Final = "limit"
+MAX_STEPS: Final = "max-steps"
+
 REMEMBERED_TURNS: Final = 100
 """How many turns back an input is found by its id, also behind summaries."""
 
@@ -99,7 +105,7 @@ def result_of(read: Digest, run_id: str) -> TurnResult | None:
         return None if told is None else _told_result(told)
     messages = tuple([read.messages[place].for_others() for place in places])
     last = read.notes.get(places[-1], {})
-    reason, usage = last.get("finish_reason") or "stop", Usage.from_record(last.get("usage", {}))
+    reason, usage = last.get("finish_reason") or STOP, Usage.from_record(last.get("usage", {}))
     return TurnResult(text_of(messages), reason, messages, usage, run_id)
 
 

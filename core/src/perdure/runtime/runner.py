@@ -28,9 +28,9 @@ from perdure.runtime.departure import Departure
 from perdure.runtime.joining import Joining
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
-from perdure.runtime.results import TurnResult
+from perdure.runtime.results import ABORTED, AWAITING, STOP, TurnResult
 from perdure.runtime.telling import Teller
-from perdure.runtime.turn import ABORTED, AWAITING, STOP, Turn
+from perdure.runtime.turn import Turn
 from perdure.runtime.turn_state import TurnState, entry
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from perdure.errors import StreamError
 from perdure.events import RunDone, RunFailed
-from perdure.runtime.turn import AWAITING
+from perdure.runtime.results import AWAITING
 
 if TYPE_CHECKING:
     from types import TracebackType

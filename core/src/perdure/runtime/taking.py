@@ -19,9 +19,9 @@ from perdure.errors import (
     StoreUnavailableError,
 )
 from perdure.runtime.known_turns import KnownTurn, KnownTurns
+from perdure.runtime.results import AWAITING
 from perdure.runtime.runs import Run
 from perdure.runtime.sweeps import ResumedTurn, SetAsideTurn, SweepFailure, SweepReport, backoff, fruitless_lives, log
-from perdure.runtime.turn import AWAITING
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore

@@ -17,8 +17,9 @@ from perdure.ownership.uninterrupted import foreign, interrupted
 from perdure.runtime.asking import ask
 from perdure.runtime.calls import Calls
 from perdure.runtime.joined_messages import JoinedMessages
-from perdure.runtime.limits import LIMIT, Limits, finish_reason
+from perdure.runtime.limits import Limits, finish_reason
 from perdure.runtime.messages import Message
+from perdure.runtime.results import AWAITING, LIMIT, STOP
 from perdure.runtime.tools import ToolArgumentsError
 from perdure.runtime.turn_state import entry
 
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from perdure.runtime.agent import Agent
     from perdure.runtime.limits import Spent
     from perdure.runtime.telling import Teller
-
-STOP: Final = "stop"
-AWAITING: Final = "awaiting-approval"
-ABORTED: Final = "aborted"
 
 _NONE: Final = Limits()
 

@@ -15,7 +15,7 @@ from perdure import codec
 from perdure.errors import StoreCorruptedError
 from perdure.runtime.limits import Limits, Spent
 from perdure.runtime.messages import Message, ToolCall, Usage, message_record
-from perdure.runtime.results import TurnResult, text_of
+from perdure.runtime.results import MAX_STEPS, STOP, TurnResult, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -345,14 +345,14 @@ class TurnState:
 def largest_record(run_id: str, at: str, message: Record) -> Record:
     """Return a message as the largest record of the transcript that it can become: the last one of its turn."""
     usage = Usage(_MANY, _MANY, _MANY, _LONG)
-    last = {"finish_reason": "max-steps", "usage": usage.to_record(), "spent": Spent(usage, _MANY, _LONG).to_record()}
+    last = {"finish_reason": MAX_STEPS, "usage": usage.to_record(), "spent": Spent(usage, _MANY, _LONG).to_record()}
     return message_record(run_id, at, message) | last
 
 
 def kept_result(found: Checkpoint) -> TurnResult:
     """Return the result that the journal of a finished run holds."""
     state = TurnState.of(found.head.run_id or "", found.entries)
-    return state.result(state.finish_reason or "stop")
+    return state.result(state.finish_reason or STOP)
 
 
 def _input_of(item: Record) -> Input:

@@ -26,9 +26,8 @@ from perdure.runtime.inputs import Call
 from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.pending import PendingTurns, waiting_result
-from perdure.runtime.results import TurnResult, result_of, run_of_input, said_by
+from perdure.runtime.results import ABORTED, AWAITING, TurnResult, result_of, run_of_input, said_by
 from perdure.runtime.runner import Runner
-from perdure.runtime.turn import AWAITING
 from perdure.runtime.turn_state import TurnState, entry, given_input
 
 if TYPE_CHECKING:
@@ -339,7 +338,7 @@ class Turns:
 
     async def _took(self, result: TurnResult, call: Call) -> bool:
         """Whether a turn that has run took an input; else it ended before, and the input has opened the next one."""
-        if result.finish_reason in (AWAITING, "aborted"):
+        if result.finish_reason in (AWAITING, ABORTED):
             return True
         found = await self.store.checkpoints.load(self.key)
         return found is None or not _holds(found, call) or found.head.run_id == result.run_id
