@@ -6,16 +6,14 @@ import copy
 import hashlib
 import logging
 import uuid
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from perdure import codec
 from perdure.bundle import AgentStore
 from perdure.contracts.approvals import CANCELLED, Approval
-from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, READY, TURN_STATUSES
+from perdure.contracts.checkpoints import CLAIM_STATUSES, FINISHED, TURN_STATUSES
 from perdure.contracts.ids import check_name
 from perdure.contracts.records import encode_object
-from perdure.conversation import undecided
 from perdure.errors import (
     AgentChangedError,
     ApprovalAlreadyResolvedError,
@@ -25,8 +23,8 @@ from perdure.errors import (
 )
 from perdure.runtime.ephemeral import EphemeralCheckpoints, with_turns
 from perdure.runtime.limits import check_limits
-from perdure.runtime.pending import is_kept
-from perdure.runtime.results import PendingTurn, TurnResult, described
+from perdure.runtime.pending import as_it_stands, is_kept
+from perdure.runtime.results import PendingTurn, TurnResult
 from perdure.runtime.runs import Run
 from perdure.runtime.session import Session
 from perdure.runtime.tools import Tool, ToolArgumentsError, make_tool
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
 
-    from perdure.contracts.checkpoints import CheckpointHead, CheckpointInfo
+    from perdure.contracts.checkpoints import CheckpointHead
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
     from perdure.runtime.compaction_policy import Compaction
@@ -231,7 +229,7 @@ class Agent:
                 page = await store.checkpoints.list(status=status, agent=self.name, cursor=cursor)
                 # A claim may be on a conversation without a turn, and a run without a session stays when it has ended.
                 unended = [info for info in page.items if info.head.run_id is not None and not is_kept(info)]
-                turns += [await _as_it_stands(store, info) for info in unended]
+                turns += [await as_it_stands(store, info) for info in unended]
                 cursor = page.cursor
                 if cursor is None:
                     break
@@ -261,14 +259,6 @@ class Agent:
         if "sessions" not in store:
             raise UnsupportedOperationError("the store", "sessions")
         return with_turns(store)
-
-
-async def _as_it_stands(store: AgentStore, info: CheckpointInfo) -> PendingTurn:
-    """Return what is known of a turn; of one that waits, which approvals are undecided now."""
-    if info.head.status not in (AWAITING_APPROVAL, READY):
-        return described(info, store.ownership)
-    left = await undecided(store, info.head)
-    return replace(described(info, store.ownership), status=AWAITING_APPROVAL if left else READY, approval_ids=left)
 
 
 class AgentApprovals:
