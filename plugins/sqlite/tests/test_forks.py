@@ -3,7 +3,8 @@
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, cast
 
 import pytest
 
@@ -111,3 +112,59 @@ async def test_what_was_inherited_without_a_word_is_closed_at_the_next_opening(p
         inherited.connection.execute("SELECT 1")
     assert await journal.write([append("s", b"1", first=1)]) == (1,)
     await journal.close()
+
+
+class Interrupted:
+    """A lock at which a signal comes, the first time that somebody waits for it."""
+
+    def __init__(self, handler: Callable[[], None]) -> None:
+        self.signals = [handler]
+        self.lock = Lock()
+
+    def acquire(self) -> None:
+        if self.signals:
+            self.signals.pop()()
+        assert self.lock.acquire(timeout=10)
+
+    def release(self) -> None:
+        self.lock.release()
+
+
+def seats(monkeypatch: pytest.MonkeyPatch, handler: Callable[[], None]) -> list[forks.Seat]:
+    made = [forks.Seat() for _ in range(3)]
+    made[1].within = cast("Lock", Interrupted(handler))
+    monkeypatch.setattr(forks, "_seats", made)
+    monkeypatch.setattr(forks, "_changing", Interrupted(lambda: None))
+    return made
+
+
+def test_a_signal_that_ends_the_waiting_of_a_fork_frees_what_that_holds_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The locks of others were released, and its own never again."""
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    first, interrupted, busy = seats(monkeypatch, end)
+    with busy.within:
+        with pytest.raises(KeyboardInterrupt):
+            forks._wait()
+        forks._go_on()
+    for lock in (forks._changing, first.within, interrupted.within):
+        lock.acquire()
+
+
+def test_the_handler_of_a_signal_may_fork_while_a_fork_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for itself."""
+
+    def fork() -> None:
+        forks._wait()
+        forks._go_on()
+
+    made = seats(monkeypatch, fork)
+    forks._wait()
+    assert made[2].within.locked()
+    forks._go_on()
+    for lock in (forks._changing, *(seat.within for seat in made)):
+        lock.acquire()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from threading import Lock
+from threading import Lock, local
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,21 +54,36 @@ def seat() -> Iterator[Seat]:
             _seats.remove(taken)
 
 
+class _Held(local):
+    """What a thread holds while it forks."""
+
+    def __init__(self) -> None:
+        self.locks: list[Lock] = []
+
+
+_held = _Held()
+
+
 def _wait() -> None:
-    _changing.acquire()
+    """Let no thread be within SQLite, as far as it goes: a signal's handler may end the waiting, or fork during it."""
+    _hold(_changing)
     for each in _seats:
-        each.within.acquire()
+        _hold(each.within)
+
+
+def _hold(lock: Lock) -> None:
+    if lock not in _held.locks:
+        lock.acquire()
+        _held.locks.append(lock)
 
 
 def _go_on() -> None:
-    for each in _seats:
-        each.within.release()
-    _changing.release()
+    while _held.locks:
+        _held.locks.pop().release()
 
 
 def _go_on_in_child() -> None:
-    if _changing.locked():  # else the fork did not wait
-        _go_on()
+    _go_on()
     _close_inherited()
 
 
