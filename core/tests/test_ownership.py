@@ -18,7 +18,7 @@ from perdure.contracts.checkpoints import Checkpoint, CheckpointHead, Checkpoint
 from perdure.errors import InvalidArgumentError, OutcomeUnknownError, StoreUnavailableError, VersionConflictError
 from perdure.ownership import leases
 from perdure.ownership.heartbeat import Heartbeat
-from perdure.ownership.leases import MOST_SEEN, Line, Ownership, OwnershipLostError, Process, this_process
+from perdure.ownership.leases import Line, Ownership, OwnershipLostError, Process, this_process
 from perdure.ownership.owned_journal import OwnedJournal
 from perdure.ownership.uninterrupted import uninterrupted
 from perdure_conformance.interception import Call, Interception, at
@@ -160,13 +160,14 @@ async def test_a_line_serves_one_after_another_and_skips_those_who_leave() -> No
     assert not line
 
 
-def test_what_was_seen_of_others_does_not_grow_without_end(clock: ManualClock) -> None:
+def test_what_was_seen_of_others_does_not_grow_without_end(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_SEEN", 10)
     ownership, head = Ownership(clock, Process("h", "b", "n", 1, "")), CheckpointHead("in-progress", owner="elsewhere")
-    infos = [CheckpointInfo(f"s{number}", 1, 0, head, clock.now(), clock.now()) for number in range(MOST_SEEN + 5)]
+    infos = [CheckpointInfo(f"s{number}", 1, 0, head, clock.now(), clock.now()) for number in range(15)]
     for info in infos:
         assert ownership.is_live(info)
         assert ownership.is_live(infos[0])  # what is asked for again is remembered
-    assert len(ownership._seen) == MOST_SEEN
+    assert len(ownership._seen) == 10
     clock.advance(Lease().length)
     assert not ownership.is_live(infos[0])
 
