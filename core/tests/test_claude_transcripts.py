@@ -148,6 +148,10 @@ def test_lines_of_odd_types_break_nothing() -> None:
     assert "title" not in made.state
     message = Message.from_record(made.records[0]["message"])
     assert message.content == [{"type": "claude.block", "value": lines[0]["message"]["content"][0]}]
+    odd: dict[str, Any] = {"type": ["image"], "source": 5}
+    for content in ([odd], [result("c", [odd])]):
+        (read,) = drafts_from_claude(data([line("u1", None, "user", content)])).value
+        assert str(odd) in str(claude_from_transcripts("s", [read.records], at=AT).value)
 
 
 def test_a_torn_last_line_costs_itself_and_is_said() -> None:
@@ -236,9 +240,33 @@ async def test_the_file_of_a_sidechain_does_not_take_the_place_of_its_conversati
         assert (await import_claude(target, data(lines))).complete
     names = {info.session_id for info in (await target.sessions.list()).items}
     assert names == {"b3f0", safe_id("b3f0.sidechain-a7")}
-    together = await import_claude(target, data([*CHAT, *side]))
-    assert (together.copied, together.present) == (0, 2)
+    more = [line("t1", None, "user", "Find more.", isSidechain=True, agentId="a8")]
+    assert (await import_claude(target, data([*side, *more]))).complete
+    together = await import_claude(target, data([*CHAT, *side, *more]))
+    assert (together.copied, together.present) == (0, 3)
     assert (await import_claude(target, data(side), session_id="mine")).sessions == ["mine"]
+
+
+@pytest.mark.anyio
+async def test_a_sidechain_that_has_gone_on_stays_one_conversation(target: AgentStore, clock: ManualClock) -> None:
+    side = [line("s1", None, "user", "Find it.", isSidechain=True, agentId="a7")]
+    (name,) = (await import_claude(target, data(side))).sessions
+    await agent(target).session(name).send("Go on.")
+    file = io.BytesIO()
+    await export_claude(target, file, session_id=name)
+    file.seek(0)
+    async with open_store("memory:", clock=clock) as other:
+        assert (await import_claude(other, file)).sessions == [name]
+        there = await agent(other).session(name).load()
+        assert [message.text for message in there] == ["Find it.", "Go on.", "heard Go on."]
+
+
+def test_a_line_that_cannot_be_stored_is_named() -> None:
+    lines = [*data([line("u1", None, "user", "Look.")]), b'{"type":"system","n":1e999}\n']
+    with pytest.raises(ImportDataError, match=r"line 2 cannot be stored: value\.n is not JSON"):
+        drafts_from_claude(lines)
+    made = drafts_from_claude(lines, strict=False)
+    assert [(note.where, note.outcome) for note in made.notes] == [("line 2", "left-out")]
 
 
 def test_orphan_calls_and_results_are_repaired() -> None:

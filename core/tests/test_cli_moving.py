@@ -152,6 +152,9 @@ def test_export_leaves_alone_what_is_no_regular_file(perdure: Perdure, tmp_path:
     perdure("export", "link.jsonl", "--store", "sqlite:a.db", code=0)
     assert (tmp_path / "link.jsonl").readlink() == Path("real.jsonl")
     assert (tmp_path / "real.jsonl").stat().st_size > 0
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    perdure("export", "loop.jsonl", "--store", "sqlite:a.db", code=0)
+    assert (tmp_path / "loop.jsonl").read_bytes() == (tmp_path / "real.jsonl").read_bytes()
 
 
 def test_export_to_a_closed_standard_output_is_no_success(perdure: Perdure) -> None:

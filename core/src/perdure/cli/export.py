@@ -82,10 +82,11 @@ def _written(name: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    path = Path(name).resolve()  # a link stays one
+    path = Path(name)
     if path.exists() and not path.is_file():  # the name of a pipe or a device would become that of a file
         hint = "Name another file, or redirect standard output."
         raise CommandError(f"{name} is no regular file", hint, ExitCode.CANNOT)
+    path = Path(os.path.realpath(path))  # a link stays one
     if path.exists() and not overwrite:
         raise CommandError(f"{name} is there already", "Name another file, or give --overwrite.", ExitCode.CANNOT)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for its owner alone

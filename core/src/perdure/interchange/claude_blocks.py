@@ -89,7 +89,7 @@ def _part(block: object, where: str, notes: list[Note]) -> Record:
     if not isinstance(block, dict):
         notes.append(Note(where, CHANGED, f"a block that is a {type(block).__name__} became a part"))
         return {"type": "claude.block", "value": block}
-    kind = block.get("type")
+    kind = str(block.get("type"))
     source: Any = block.get("source")
     rest = {key: value for key, value in block.items() if key not in ("type", "source")}
     if kind in _KINDS and not {"data", "url", "media_type", "encoding"} & rest.keys():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import ImportDataError
+from perdure import codec
+from perdure.errors import ImportDataError, NotJsonError
 from perdure.interchange.claude_blocks import CALL, RESULT, blocks
 from perdure.interchange.lines import read_lines
 from perdure.interchange.notes import LEFT_OUT, REPAIRED, Note
@@ -88,10 +89,10 @@ def read_entries(lines: Iterable[bytes], notes: list[Note], *, strict: bool) -> 
     entries: list[Entry] = []
     known: dict[str, Record] = {}
     for line in read_lines(lines, notes, strict=strict):
-        if not isinstance(line.value, dict):
+        if (problem := _problem(line.value)) is not None:
             if strict:
-                raise ImportDataError(f"line {line.number}", "is no JSON object")
-            notes.append(Note(f"line {line.number}", LEFT_OUT, "the line is no JSON object"))
+                raise ImportDataError(f"line {line.number}", problem)
+            notes.append(Note(f"line {line.number}", LEFT_OUT, f"the line {problem}"))
             continue
         entry = Entry(line.number, line.value)
         if entry.uuid is not None and entry.uuid in known:
@@ -102,6 +103,17 @@ def read_entries(lines: Iterable[bytes], notes: list[Note], *, strict: bool) -> 
             known[entry.uuid] = entry.value
         entries.append(entry)
     return entries
+
+
+def _problem(value: object) -> str | None:
+    """Return why a line cannot be kept; `None` if it can."""
+    if not isinstance(value, dict):
+        return "is no JSON object"
+    try:
+        codec.encode(value)
+    except NotJsonError as error:  # what is read may be more than can be stored: 1e999, for instance
+        return f"cannot be stored: {error}"
+    return None
 
 
 def chain(entries: Sequence[Entry], notes: list[Note]) -> set[Entry]:

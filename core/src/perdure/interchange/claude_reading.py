@@ -19,8 +19,7 @@ from perdure.interchange.claude_chains import Entry, chain, read_entries, sidech
 from perdure.interchange.drafts import Draft, summary_record
 from perdure.interchange.lines import unusable
 from perdure.interchange.notes import CHANGED, KEPT, Converted, Note
-from perdure.runtime.history import is_own
-from perdure.runtime.messages import RECORD_VERSION
+from perdure.runtime.messages import RECORD_VERSION, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,8 +42,8 @@ def drafts_from_claude(
     """Make conversations of a Claude-shaped transcript.
 
     What leads to the last message is the conversation; what a compaction has replaced becomes its archives; each
-    sidechain becomes a conversation of its own, also if it has a file of its own. Every other line stays in the transcript as it is, in a record that no
-    model sees. Calls and results are repaired, see `repair_calls`.
+    sidechain becomes a conversation of its own, also if it has a file of its own. Every other line stays in the
+    transcript as it is, in a record that no model sees. Calls and results are repaired, see `repair_calls`.
 
     Args:
         lines: The lines of one file, as a binary file gives them.
@@ -63,7 +62,7 @@ def drafts_from_claude(
     main = [entry for entry in entries if not entry.aside]
     aside = sidechains([entry for entry in entries if entry.aside])
     if not any(entry.spoken for entry in main):  # the file of a sidechain names the session that it is one of
-        main, aside = ([], {next(iter(aside)): entries}) if aside and session_id is None else (entries, {})
+        main, aside = ([], _with_first(aside, entries)) if aside and session_id is None else (entries, {})
     if not any(entry.spoken or entry.kind == CARRIED for entry in entries):
         raise unusable("the transcript", "has no message")
     original = _original(entries)
@@ -76,6 +75,13 @@ def drafts_from_claude(
         state: Record = {"sidechain_of": name, "sidechain": agent, "number": number}
         drafts.append(_draft(own, lines_aside, state, notes))
     return Converted(drafts, tuple(notes))
+
+
+def _with_first(aside: dict[str, list[Entry]], entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Give the first of some sidechains the lines that are of none, in their order."""
+    first, *others = aside
+    elsewhere = {entry for name in others for entry in aside[name]}
+    return aside | {first: [entry for entry in entries if entry not in elsewhere]}
 
 
 def _original(entries: Sequence[Entry]) -> str:

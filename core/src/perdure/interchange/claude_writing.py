@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.interchange.claude_blocks import block_from_call, block_from_result, blocks, blocks_from_parts
 from perdure.interchange.claude_reading import CARRIED, FOREIGN, OWN, SAID
 from perdure.interchange.notes import CHANGED, Converted, Note
-from perdure.runtime.history import is_own
-from perdure.runtime.messages import Message
+from perdure.runtime.messages import Message, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.contracts.records import Record
 
+_WHOSE: Final = ("sessionId", "isSidechain", "agentId")
+"""The fields of a line that say which conversation it is of."""
 _IDS: Final = uuid.UUID("6f0a1f3e-6a55-5d0c-9b57-5a8e4b1d9c11")
 
 
@@ -50,6 +51,7 @@ class _Writer:
         self._session_id = session_id
         self._at = at
         self._last: str | None = None
+        self._whose: Record = {"sessionId": session_id, "isSidechain": False}
 
     def add(self, records: Sequence[Record], *, behind_compaction: bool) -> None:
         for place, record in enumerate(records):
@@ -83,7 +85,7 @@ class _Writer:
             Note(f"records[{place}]", CHANGED, f"a record of the kind {kind!r} is a line of its own type")
         )
         at = self._time(record)
-        self.lines.append({"type": CARRIED, "sessionId": self._session_id, "timestamp": at, CARRIED: record})
+        self.lines.append({"type": CARRIED, **self._whose, "timestamp": at, CARRIED: record})
 
     def _boundary(self, record: Record) -> None:
         """Write the boundary of a compaction, and its summary."""
@@ -123,12 +125,8 @@ class _Writer:
         """Return a line without what it says: what the format knows of it, or what it must have."""
         given = known.get("uuid")
         own = given if isinstance(given, str) else str(uuid.uuid5(_IDS, f"{self._session_id}/{len(self.lines)}"))
-        must = {
-            "isSidechain": False,
-            "userType": "external",
-            "sessionId": self._session_id,
-            "timestamp": self._time(record),
-        }
+        self._whose |= {name: known[name] for name in _WHOSE if name in known}  # what comes behind it is of the same
+        must = {**self._whose, "userType": "external", "timestamp": self._time(record)}
         return {"parentUuid": self._last} | must | known | {"parentUuid": self._last, "type": kind, "uuid": own}
 
     def _put(self, line: Record) -> None:
