@@ -85,7 +85,7 @@ BROKEN = [
     ("redis://::1", "IPv6 address without brackets"),
     ("redis://a,,b", "has an empty name in its list of hosts"),
     ("x:p?namespace=", "option namespace: "),
-    ("x:p?namespace=a.b", "option namespace: 'a.b' is not a valid namespace: 1 to 64 characters"),
+    ("x:p?namespace=a.b", "option namespace: must be 1 to 64 characters of A-Z a-z 0-9 _ -"),
     ("x:p?namespace=a%0A", "option namespace: "),
     ("x:p?max_record=0", "option max_record: must be a whole number of bytes, 1 or more"),
     ("x:p?max_record=-1", "option max_record: "),
@@ -158,6 +158,7 @@ SECRETS = [
     "x:p?checked_key=hunter2",
     "x:p?max_record=1&encryption_key=hunter2",
     "x:p?max_record=hunter2",
+    "x:p?namespace=n;password=hunter2",
 ]
 
 

@@ -244,7 +244,10 @@ class _Parser:
         try:
             return check_namespace(value)
         except InvalidIdError as error:
-            raise self.refused(f"option namespace: {error}") from error
+            rule = error.rule
+        raise self.refused(
+            f"option namespace: must be {rule}"
+        )  # what is given may hold a secret, and so the error of it
 
     def max_record(self, value: str | None) -> int | None:
         if value is None:
