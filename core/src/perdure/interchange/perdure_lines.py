@@ -25,7 +25,7 @@ from perdure import codec
 from perdure.archives import archive_of
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import IDLE, TURN_STATUSES, Checkpoint, CheckpointHead
-from perdure.contracts.ids import check_approval_id, check_checkpoint_key
+from perdure.contracts.ids import check_approval_id, check_checkpoint_key, session_of
 from perdure.contracts.sessions import Transcript
 from perdure.conversation import journal_of
 from perdure.errors import PerdureError, SchemaVersionError
@@ -227,7 +227,7 @@ def _require_one(made: Snapshot) -> None:
         check_approval_id(made.key)
         return
     key = check_checkpoint_key(made.key)
-    session_id = None if key.endswith(".run") else key
+    session_id = session_of(key)
     owners = [key if part.session_id == key else archive_of(part) for part in made.sessions]
     if made.turn is not None:
         owners += [made.turn.key, made.turn.head.session_id or key]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from perdure.contracts.checkpoints import CheckpointHead
+from perdure.contracts.ids import session_of
 from perdure.conversation import ABSENT, busy, settle
 from perdure.errors import PerdureError, StoreError
 from perdure.half_copies import COPYING, Making, begun
@@ -167,7 +168,7 @@ class Arrival:
     def _head(self) -> CheckpointHead:
         """Return the head of the claim: that of the turn, so that nobody takes its approvals for orphans."""
         key, turn = self.snapshot.key, self.snapshot.turn
-        head = CheckpointHead(COPYING, session_id=None if key.endswith(".run") else key)
+        head = CheckpointHead(COPYING, session_id=session_of(key))
         return head if turn is None else replace(turn.head, status=COPYING)
 
     def _note(self) -> Record:
