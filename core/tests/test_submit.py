@@ -71,6 +71,9 @@ async def test_the_same_submission_again(any_store: AgentStore) -> None:
     assert await desk.session().submit("hello", input_id="i") == run_id  # while it waits
     await desk.session().resume()
     assert await desk.session().submit("hello", input_id="i") == run_id  # when it has ended
+    await desk.session().submit("more")
+    assert await desk.session().submit("hello", input_id="i") == run_id  # and while the next one waits
+    await desk.session().discard_pending()
     assert (await desk.session().send("hello", input_id="i")).run_id == run_id
     assert desk.asked == ["hello"]
 

@@ -107,7 +107,7 @@ class Turns:
             await self.journal.require_own_scope()
             while True:
                 try:
-                    found = await self.journal.settled()
+                    found = await self._none_open()
                 except SessionBusyError:
                     known = await self._known(call) if call.named else None
                     if known is None:
@@ -117,8 +117,6 @@ class Turns:
                     break
                 if call.named and _holds(found, call):
                     return found.head.run_id or ""
-                if found.head.status != FINISHED:
-                    raise busy(found)
                 await self._finish(found)  # it is only to be saved; inputs that it has not taken open the next turn
             ended = await self._ended(call) if call.named else None
             if ended is not None:
@@ -239,6 +237,13 @@ class Turns:
                 )
             await self.journal.require_decided(found)
             await self._finish(found, call.sink)
+
+    async def _none_open(self) -> Checkpoint | None:
+        """Read the turn journal, of which the turn may have finished; raise if it has not."""
+        found = await self.journal.settled()
+        if found is not None and found.head.status not in (IDLE, FINISHED):
+            raise busy(found)
+        return found
 
     async def _finish(self, found: Checkpoint, sink: Sink | None = None) -> None:
         """Finish a turn of this agent before an input is taken."""
