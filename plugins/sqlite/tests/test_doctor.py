@@ -20,17 +20,18 @@ from core.tests.command_line import Perdure
 from perdure import open_store
 from perdure.backend import Finding, Journal, Key, Part, StoreUnavailableError, StoreURL
 from perdure_sqlite import examination
+from perdure_sqlite import read_only as reading
 from perdure_sqlite.database import MIGRATIONS
 from perdure_sqlite.plugin import read_only
 
 RECORDS = 5
 
 
-async def _fill(path: Path) -> None:
-    async with open_store(f"sqlite:{path}") as store:
+async def _fill(path: Path, journal_mode: str = "wal") -> None:
+    async with open_store(f"sqlite:{path}?journal_mode={journal_mode}") as store:
         for name in ("a", "b", "c"):
             await store.sessions.append(name, [{"n": number} for number in range(RECORDS)])
-    async with open_store(f"sqlite:{path}?namespace=other") as other:
+    async with open_store(f"sqlite:{path}?namespace=other&journal_mode={journal_mode}") as other:
         await other.sessions.append("x", [{}])
 
 
@@ -194,11 +195,11 @@ def test_a_look_during_which_somebody_began_to_write_is_repeated(
     logged = iter([False, True, True])
     look = examination._examine
 
-    def counted(path: str, namespace: str) -> list[Finding]:
+    def counted(path: str, namespace: str) -> list[Finding] | None:
         looks.append(path)
         return look(path, namespace)
 
-    monkeypatch.setattr(examination, "has_wal", lambda _: next(logged))
+    monkeypatch.setattr(reading, "has_wal", lambda _: next(logged))
     monkeypatch.setattr(examination, "_examine", counted)
     assert not any(one.damaged for one in examination.examine(str(perdure.directory / "a.db"), "default"))
     assert len(looks) == 2
@@ -232,25 +233,40 @@ async def names(journal: Journal) -> list[str]:
         await journal.close()
 
 
-def test_a_writer_that_came_and_went_during_the_look_is_no_damage(
-    perdure: Perdure, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its log is gone again, but the pages that are read with no lock are of two states."""
-    file, look, visits = perdure.directory / "a.db", examination._findings, [2]
+def visit(monkeypatch: pytest.MonkeyPatch, file: Path, visits: list[str]) -> None:
+    """Have writers come during the next looks, in these journal modes, and go again."""
+    look = examination._findings
 
     def visited(database: sqlite3.Connection, path: str, namespace: str) -> Iterator[Finding]:
         findings = look(database, path, namespace)
         yield next(findings)
-        if visits[0]:
-            visits[0] -= 1
-            asyncio.run(_fill(file))
+        if visits:
+            asyncio.run(_fill(file, visits.pop()))
         yield from findings
 
     monkeypatch.setattr(examination, "_findings", visited)
+
+
+def test_a_writer_that_came_and_went_during_the_look_is_no_damage(
+    perdure: Perdure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is gone again, but the pages that are read with no lock are of two states."""
+    file, visits = perdure.directory / "a.db", ["wal"] * 2
+    visit(monkeypatch, file, visits)
     assert not any(one.damaged for one in examination.examine(str(file), "default"))
-    visits[0] = 9
+    visits += ["wal"] * 9
     with pytest.raises(StoreUnavailableError, match="meanwhile"):
         examination.examine(str(file), "default")
+
+
+def test_a_file_that_is_read_with_a_lock_is_looked_at_once(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in journal mode `delete` that was written all the time could not be examined."""
+    file, visits = perdure.directory / "a.db", ["delete"] * 9
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode = delete")
+    visit(monkeypatch, file, visits)
+    assert not any(one.damaged for one in examination.examine(str(file), "default"))
+    assert len(visits) == 8
 
 
 def test_what_is_read_while_somebody_writes_the_file_is_not_taken_for_its_content(perdure: Perdure) -> None:

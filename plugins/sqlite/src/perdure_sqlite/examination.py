@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perdure.backend import Finding, Part, StoreUnavailableError, UnsupportedOperationError, describe
 from perdure_sqlite.database import MIGRATIONS, Database, facts
 from perdure_sqlite.failures import failure
-from perdure_sqlite.read_only import connect, has_wal, written_at
+from perdure_sqlite.read_only import Unchanging, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,11 +41,9 @@ def examine(path: str, namespace: str) -> list[Finding]:
     """
     try:
         for _ in range(LOOKS):
-            logged, written = has_wal(path), written_at(path)
             found = _examine(path, namespace)
-            if logged or (not has_wal(path) and written_at(path) == written):
+            if found is not None:
                 return found
-            # Somebody wrote meanwhile, which a look that takes no lock may have taken for damage.
     except (OSError, sqlite3.Error) as error:
         raise failure(error, operation="examine", key=path, where=path) from error
     raise StoreUnavailableError("examine", path, "others open, write and close it meanwhile")
@@ -58,10 +56,12 @@ def refuse_salvage(path: str) -> UnsupportedOperationError:
     return error
 
 
-def _examine(path: str, namespace: str) -> list[Finding]:
+def _examine(path: str, namespace: str) -> list[Finding] | None:
+    """Look once; return nothing if somebody wrote meanwhile, which a look that takes no lock may take for damage."""
     with closing(connect(path)) as database:
         Database(path).check(*facts(database))
-        return list(_findings(database, path, namespace))
+        found = list(_findings(database, path, namespace))
+        return None if isinstance(database, Unchanging) and database.changed() else found
 
 
 def _findings(database: sqlite3.Connection, path: str, namespace: str) -> Iterator[Finding]:

@@ -35,11 +35,15 @@ def written_at(path: str) -> int:
     return Path(path).stat().st_mtime_ns
 
 
-class _Unchanging(Worker):
+class Unchanging(Worker):
     """A file that is read without a lock, as one that does not change. If it did, what was read may be none of its states."""
 
     path: str
     written: int
+
+    def changed(self) -> bool:
+        """Whether somebody has written since it was opened, be it only to a log."""
+        return has_wal(self.path) or written_at(self.path) != self.written
 
     def run(self, calls: Sequence[Call]) -> None:
         """Run the calls of one hop, and fail them if the file was written meanwhile."""
@@ -53,8 +57,8 @@ def connect(path: str, **options: Any) -> Worker:
     """Open a file for reading, and have no file made beside it.
 
     A file in WAL mode that nobody has open has no log; SQLite would make one to read it, and cannot on a disk that is
-    read-only. Such a file is opened as one that does not change. Whoever reads looks at `has_wal` and `written_at` again
-    afterwards, unless it is by calls that were handed over.
+    read-only. Such a file is opened as one that does not change. Whoever reads it otherwise than by calls that are handed
+    over asks afterwards whether it has `changed`.
 
     For processes that have the file open nowhere else: reading its header with a descriptor of one's own drops the locks
     of other connections of the process.
@@ -64,7 +68,7 @@ def connect(path: str, **options: Any) -> Worker:
         header = file.read(20)  # the format versions are its last two bytes
     if not header.startswith(MAGIC) or header[-2:] != WAL or has_wal(path):
         return Worker(uri(path, "mode=ro"), uri=True, **options)
-    unchanging = _Unchanging(uri(path, "immutable=1"), uri=True, **options)
+    unchanging = Unchanging(uri(path, "immutable=1"), uri=True, **options)
     unchanging.path, unchanging.written = path, written
     return unchanging
 
