@@ -234,7 +234,7 @@ async def test_a_title_that_is_set_meanwhile_does_not_stop_it(store: AgentStore)
     await lived(store, "s")
 
     async def before(call: Call) -> None:
-        if call.number == 7:  # the delete of the session
+        if call.number == 3:  # the delete of the session
             await store.sessions.append("s", [], state={"title": "late"})
 
     assert await another(store, Interception(before=before)).delete_session("s") is True

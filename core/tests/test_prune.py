@@ -289,6 +289,24 @@ async def test_a_session_written_between_look_and_claim_stays(store: AgentStore,
     assert len(await agent(store).session("s").load()) == 4
 
 
+@pytest.mark.parametrize("number", range(1, 6))
+async def test_a_title_set_before_any_write_is_kept(store: AgentStore, clock: ManualClock, number: int) -> None:
+    """Of the claim, the proof, the deletions of session, approval and turn journal: whole, or gone with a new beginning."""
+    approval_id = await paid(store, "s")
+    clock.advance(WEEK + TICK)
+
+    async def before(call: Call) -> None:
+        if call.number == number:
+            await store.sessions.append("s", [], state={"title": "late"})
+
+    report = await another(store, Interception(before=before)).prune(older_than=WEEK)
+    found, journal, gone = await store.sessions.load("s"), await store.checkpoints.load("s"), number > 3
+    assert found is not None
+    assert (found.state, found.count) == ({"title": "late"}, 0 if gone else 4)
+    assert (report.sessions, journal and journal.head.status) == ((("s",), None) if gone else ((), "idle"))
+    assert report.approvals == (approval_id,)  # its run is over: it goes from a living conversation, too
+
+
 async def test_a_conversation_deleted_between_listing_and_look_is_not_claimed(
     store: AgentStore, clock: ManualClock
 ) -> None:
@@ -364,7 +382,7 @@ async def test_a_claim_that_is_fenced_off_stops_nothing_else(store: AgentStore, 
 
 async def test_a_deletion_that_was_begun_is_finished_whatever_came_since(store: AgentStore, clock: ManualClock) -> None:
     approval_id = await paid(store, "s")
-    await die_at(store, 3, lambda used: used.delete_session("s"))  # the claim, the proof, the approval
+    await die_at(store, 3, lambda used: used.delete_session("s"))  # the claim, the proof, the session
     clock.advance(WEEK + TICK)
 
     async def before(call: Call) -> None:

@@ -228,7 +228,7 @@ class AgentStore:
                 await self.checkpoints.append(key, [], expected_version=found.version, head=head)
 
     async def delete_session(self, session_id: str, *, force: bool = False) -> bool:
-        """Delete a conversation whole: its approvals, its session, and its turn journal last.
+        """Delete a conversation whole: its session, its approvals, and its turn journal last.
 
         Args:
             session_id: Which conversation.

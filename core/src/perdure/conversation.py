@@ -213,27 +213,31 @@ class Claim:
         for name, version in found:
             await self.store.sessions.delete(name, expected_version=version)
 
-    async def delete(self) -> tuple[str, ...]:
-        """Delete the conversation: approvals, archives, session, and last the turn journal; return the approvals' ids."""
-        key = self.journal.key
-        session_id = self.journal.head.session_id
-        removed: list[str] = []
-        while True:
-            session = await session_head(self.store, key)
-            approvals = await approvals_of(self.store, session_id, self.journal.head.run_id)
-            await self._note_archives()
-            archives = await archive_versions(self.store, key, self.note.get("archives", ()))
-            await self.prove(session)
-            removed += [approval.id for approval in approvals if await self.store.approvals.delete(approval.id)]
+    async def delete(self) -> None:
+        """Delete the conversation, with what comes in meanwhile."""
+        while not await self.delete_at(await session_head(self.store, self.journal.key)):
+            pass
+
+    async def delete_at(self, session: Transcript | None) -> bool:
+        """Delete the conversation as it was read: its session, archives, approvals, and last the turn journal.
+
+        Returns:
+            Whether it is gone; `False` if the session is at another version, and then nothing is.
+        """
+        head = self.journal.head
+        approvals = await approvals_of(self.store, head.session_id, head.run_id)
+        await self._note_archives()
+        await self.prove(session)
+        if session is not None:
             try:
-                await self._delete_archives(archives)
-                if session is not None:
-                    await self.store.sessions.delete(session.session_id, expected_version=session.version)
-                break
+                await self.store.sessions.delete(session.session_id, expected_version=session.version)
             except VersionConflictError:
-                continue  # somebody set a title, or wrote to an archive: read and prove again
+                return False
+        await self._drop_archives()
+        for approval in approvals:
+            await self.store.approvals.delete(approval.id)
         await self.journal.delete()
-        return tuple(removed)
+        return True
 
 
 def idle_head(head: CheckpointHead) -> CheckpointHead:

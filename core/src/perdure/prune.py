@@ -214,12 +214,16 @@ class _Pruning:
         try:
             with await Claim.take(self.store, seen.key, seen.journal, "deleting", at=at) as claim:
                 again = await self._look(seen.key, await self.store.checkpoints.load(seen.key))
-                begun = seen.journal is not None and seen.journal.head.status == "deleting"
-                if not begun and (self._young(again) or self._waits(again, open_status(seen.journal))):
+                if seen.journal is not None and seen.journal.head.status == "deleting":
+                    await claim.delete()  # it was begun: what came in since goes, too
+                elif (
+                    self._young(again)
+                    or self._waits(again, open_status(seen.journal))
+                    or not await claim.delete_at(again.session)
+                ):
                     await claim.let_go()
                     self.kept[seen.key] = _MOVED
                     return
-                await claim.delete()
         except (VersionConflictError, OwnershipLostError):
             self.kept[seen.key] = _MOVED
         else:
