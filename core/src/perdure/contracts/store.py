@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from abc import ABC
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from perdure.clock import SYSTEM_CLOCK
 from perdure.contracts.capabilities import Capabilities
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from perdure.contracts.watching import StoreSink
 
 R = TypeVar("R")
+
+_SAME_LIFE: Final = 2**20
+"""How far versions of one life of a key may be apart: one that is created again starts anywhere in 40 bits."""
 
 
 class Store(ABC):
@@ -147,6 +150,11 @@ def describe(error: BaseException) -> str:
 def draw_version() -> int:
     """Draw the first version of a new key: 40 random bits, never 0, so that no version of a key comes twice."""
     return int.from_bytes(os.urandom(5), "big") or 1
+
+
+def in_one_life(earlier: int, later: int) -> bool:
+    """Whether a key at a later version is the one that it was at an earlier version, never deleted between."""
+    return 0 <= later - earlier < _SAME_LIFE
 
 
 def first_version(given: object, expected_version: int | None) -> int:

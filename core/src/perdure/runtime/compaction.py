@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from perdure import codec
 from perdure.contracts.checkpoints import FINISHED, IDLE
 from perdure.contracts.records import encode_object
-from perdure.contracts.store import describe
+from perdure.contracts.store import describe, in_one_life
 from perdure.conversation import Claim
 from perdure.errors import (
     OutcomeUnknownError,
@@ -36,7 +36,6 @@ from perdure.runtime.asking import ask
 from perdure.runtime.compacted import Compacted, Split, compacted, split
 from perdure.runtime.compaction_policy import due, require_able
 from perdure.runtime.functions import called
-from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import Message, Usage, messages_of
 from perdure.runtime.transcript import TranscriptView
 
@@ -356,7 +355,7 @@ class Compactor:
         seen = await self.store.sessions.load(self.id, after=base.count)
         if seen is None:
             raise SessionDeletedError(self.id)
-        same = seen.created_at == base.created_at and 0 <= seen.version - base.version < SAME_LIFE
+        same = seen.created_at == base.created_at and in_one_life(base.version, seen.version)
         if same and seen.rewritten <= base.version:
             return seen
         if seen.rewritten - 1 in tried:

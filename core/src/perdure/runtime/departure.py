@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import FINISHED, IDLE, TURN_STATUSES
+from perdure.contracts.store import in_one_life
 from perdure.conversation import drop_turn
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
@@ -91,7 +92,9 @@ class Departure:
         """
         if "approvals" not in self.store:
             return
-        deleted = found is None or found.head.status == "deleting" or not self._same_life(found)
+        deleted = (
+            found is None or found.head.status == "deleting" or not in_one_life(self.journal.version, found.version)
+        )
         for call in (call for step in self.state.steps for call in step.calls):
             questions = [call.id] * call.gated + [call.doubt_id] * (call.attempts > 0)
             for approval_id in questions:
@@ -118,7 +121,3 @@ class Departure:
             return kept_result(found) if found is not None and kept else None
         await view.refresh()
         return result_of(view.read, self.state.run_id)
-
-    def _same_life(self, found: Checkpoint) -> bool:
-        """Whether a journal was not deleted since it was ours: one that is created again starts anywhere in 40 bits."""
-        return 0 <= found.version - self.journal.version < 2**20

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from perdure.archives import archive_named_by, archive_of
 from perdure.contracts.checkpoints import IDLE
-from perdure.contracts.store import draw_version
+from perdure.contracts.store import draw_version, in_one_life
 from perdure.conversation import busy, settle
 from perdure.errors import (
     InvalidArgumentError,
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from perdure.contracts.sessions import Transcript
     from perdure.runtime.digest import Digest
     from perdure.runtime.messages import Message
-
-SAME_LIFE: Final = 2**20
-"""A session that was deleted and created again starts at a random version of 40 bits, so it is not this near."""
 
 _NOT_CARRIED: Final = ("input_id", "spent")
 _NOT_CARRIED_OF_A_SUMMARY: Final = ("archive", "archived", "beyond_archive", "kept", "spent", "turns")
@@ -160,7 +157,7 @@ async def fork(
             raise unknown from None
         except VersionConflictError as error:
             found = await store.sessions.load(session_id, limit=0)
-            if found is None or not 0 <= found.version - version < SAME_LIFE:
+            if found is None or not in_one_life(version, found.version):
                 raise SessionExistsError(session_id) from error
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from perdure import codec
+from perdure.contracts.store import in_one_life
 from perdure.errors import StoreCorruptedError, StoreError
 from perdure.recent import memory_of
 from perdure.runtime.digest import Digest
-from perdure.runtime.history import SAME_LIFE
 from perdure.runtime.messages import messages_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class TranscriptView:
         known = self.head
         if known is None or head is None:
             return known is head
-        return known.created_at == head.created_at and 0 <= known.version - head.version < SAME_LIFE
+        return known.created_at == head.created_at and in_one_life(head.version, known.version)
 
     async def refresh_if_possible(self) -> None:
         """Read what is new, behind something that is done; if that fails, forget all, which the next call reads again."""
@@ -165,7 +165,7 @@ def _continues(known: Transcript, new: Transcript, count: int) -> bool:
     return (
         new.created_at == known.created_at
         and new.rewritten <= known.version
-        and 0 <= new.version - known.version < SAME_LIFE
+        and in_one_life(known.version, new.version)
         and (new.version > known.version or new.updated_at == known.updated_at)
         and new.count >= count
     )
