@@ -15,7 +15,7 @@ from perdure.contracts.sessions import SessionStore
 from perdure.contracts.store import Store
 from perdure.contracts.urls import StoreURL
 from perdure.errors import InvalidArgumentError, UnsupportedOperationError
-from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
+from perdure.journal.stores import JournalStore
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -174,7 +174,7 @@ class _Maker:
 
     def _encode(self, store: Store, codec: Codec, part: str, url: StoreURL) -> None:
         """Put the codec between a store and its journal. It is opened, and closed, as one more resource."""
-        if not isinstance(store, (JournalSessions, JournalCheckpoints, JournalApprovals)):
+        if not isinstance(store, JournalStore):
             raise UnsupportedOperationError(f"the plugin of {url.scheme!r}", f"codec (its {part} are no journal)")
         from perdure.at_rest.encoded_journal import EncodedJournal
 

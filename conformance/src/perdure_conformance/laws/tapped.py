@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
+from perdure.journal.stores import JournalStore
 from perdure.ownership.leases import Process
 from perdure_conformance.checks import NotClaimedError
 from perdure_conformance.interception import InterceptedJournal, Interception
@@ -23,9 +23,7 @@ ELSEWHERE = Process("elsewhere", "boot", "1", 4711, "1")
 
 def journal_behind(part: object) -> Journal | None:
     """Return the journal that a store is made of, or `None`."""
-    if isinstance(part, (JournalSessions, JournalCheckpoints, JournalApprovals)):
-        return part.journal
-    return None
+    return part.journal if isinstance(part, JournalStore) else None
 
 
 def over(

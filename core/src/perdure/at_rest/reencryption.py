@@ -25,7 +25,7 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.journal.contract import Append, Key, Operation, Part, Replace
-from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
+from perdure.journal.stores import JournalCheckpoints, JournalStore
 from perdure.ownership.leases import OwnershipLostError, unowned_head
 
 if TYPE_CHECKING:
@@ -232,9 +232,8 @@ class _Reencryption:
 
 def _journals(store: AgentStore) -> dict[Part, EncodedJournal]:
     """Return the journals that a codec is around."""
-    parts = {Part.SESSIONS: store.sessions, Part.RUNS: store.checkpoints, Part.APPROVALS: store.approvals}
-    kinds = (JournalSessions, JournalCheckpoints, JournalApprovals)
-    journals = {part: one.journal for part, one in parts.items() if isinstance(one, kinds)}
+    stores = (store.sessions, store.checkpoints, store.approvals)
+    journals = {one.part: one.journal for one in stores if isinstance(one, JournalStore)}
     return {part: journal for part, journal in journals.items() if isinstance(journal, EncodedJournal)}
 
 

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from perdure import codec
 from perdure.contracts.approvals import PENDING, Approval, ApprovalStore, touched_at
@@ -16,7 +16,7 @@ from perdure.contracts.checkpoints import CheckpointReplace, CheckpointStore, Se
 from perdure.contracts.ids import check_approval_id, check_session_id, conversation_of
 from perdure.contracts.records import Page, check_expected
 from perdure.contracts.sessions import SessionAppend, SessionStore, StoredTranscript
-from perdure.contracts.store import first_version
+from perdure.contracts.store import Store, first_version
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
 from perdure.journal.contract import (
     Append,
@@ -58,22 +58,37 @@ def _capabilities(journal: Journal) -> Capabilities:
     return Capabilities(replace=True, delete=True, list=True, durable=own.durable, shared=own.shared, atomic=own.atomic)
 
 
-class JournalSessions(SessionStore):
-    """Transcripts: items are records, the head's group is the scope and its data the state."""
+class JournalStore(Store):
+    """What the three have in common.
+
+    Attributes:
+        journal: What it is made of.
+        part: Where it is in the journal.
+    """
+
+    part: ClassVar[Part]
+    _named: ClassVar[str]
 
     def __init__(self, journal: Journal) -> None:
         """Keep the journal; it is neither opened nor closed here."""
         self.journal = journal
 
     @property
+    def title(self) -> str:
+        """The journal's name."""
+        return f"{self.journal.title} {self._named}"
+
+
+class JournalSessions(JournalStore, SessionStore):
+    """Transcripts: items are records, the head's group is the scope and its data the state."""
+
+    part = Part.SESSIONS
+    _named = "sessions"
+
+    @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # reason: nobody sets it
         """What the journal declares; some know only when they are open."""
         return _capabilities(self.journal)
-
-    @property
-    def title(self) -> str:
-        """The journal's name."""
-        return f"{self.journal.title} sessions"
 
     async def _load(
         self, session_id: str, *, after: int, limit: int | None, last: int | None
@@ -176,22 +191,16 @@ class JournalSessions(SessionStore):
         return Page(items, write_cursor(infos, order, limit))
 
 
-class JournalCheckpoints(CheckpointStore):
+class JournalCheckpoints(JournalStore, CheckpointStore):
     """Turn journals: items are entries, the head's group is the agent, its status the turn's, its data the head."""
 
-    def __init__(self, journal: Journal) -> None:
-        """Keep the journal; it is neither opened nor closed here."""
-        self.journal = journal
+    part = Part.RUNS
+    _named = "checkpoints"
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # reason: nobody sets it
         """What the journal declares; some know only when they are open."""
         return _capabilities(self.journal)
-
-    @property
-    def title(self) -> str:
-        """The journal's name."""
-        return f"{self.journal.title} checkpoints"
 
     async def _load(self, key: str) -> StoredCheckpoint | None:
         found = await self.journal.read(turns_key(key))
@@ -264,22 +273,16 @@ class JournalCheckpoints(CheckpointStore):
         )
 
 
-class JournalApprovals(ApprovalStore):
+class JournalApprovals(JournalStore, ApprovalStore):
     """Approvals: no items; the head's group is the conversation, its status the approval's, its data the approval."""
 
-    def __init__(self, journal: Journal) -> None:
-        """Keep the journal; it is neither opened nor closed here."""
-        self.journal = journal
+    part = Part.APPROVALS
+    _named = "approvals"
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # reason: nobody sets it
         """What the journal declares; some know only when they are open."""
         return _capabilities(self.journal)
-
-    @property
-    def title(self) -> str:
-        """The journal's name."""
-        return f"{self.journal.title} approvals"
 
     async def _create(self, approval: Approval) -> Approval:
         while True:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from perdure.contracts.store import unavailable
 from perdure.errors import StoreCorruptedError
 from perdure.journal.contract import Journal, Part, Position
-from perdure.journal.stores import JournalApprovals, JournalCheckpoints, JournalSessions
+from perdure.journal.stores import JournalStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,13 +20,8 @@ PAGE: Final = 100
 
 def journal_of(error: StoreCorruptedError, store: Store) -> tuple[Journal, Part]:
     """Return the journal that a store is made of, and its part there; a store that is made of none raises the error."""
-    for kind, part in (
-        (JournalSessions, Part.SESSIONS),
-        (JournalCheckpoints, Part.RUNS),
-        (JournalApprovals, Part.APPROVALS),
-    ):
-        if isinstance(store, kind):
-            return store.journal, part
+    if isinstance(store, JournalStore):
+        return store.journal, store.part
     raise error
 
 
