@@ -245,9 +245,8 @@ class _Parser:
             return check_namespace(value)
         except InvalidIdError as error:
             rule = error.rule
-        raise self.refused(
-            f"option namespace: must be {rule}"
-        )  # what is given may hold a secret, and so the error of it
+        # Neither the value nor the error that tells it: it may hold a secret.
+        raise self.refused(f"option namespace: must be {rule}")
 
     def max_record(self, value: str | None) -> int | None:
         if value is None:
