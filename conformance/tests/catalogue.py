@@ -284,6 +284,7 @@ CATALOGUE: tuple[Entry, ...] = (
         stale second handle | sessions-second-handle-is-never-stale | StaleHandle LaggingReads
         lock kept after a read | sessions-reading-creates-nothing | LockKeptAfterARead
         lock kept after a cancelled call | sessions-cancelled-call-holds-no-lock | CancelledKeepsLock
+        a cancelled call goes on and answers | sessions-cancelled-call-raises checkpoints-cancelled-call-raises approvals-cancelled-call-raises | FinishesCancelledWrites AnswersCancelledReads AnswersCancelledListings
         lock kept between pages | sessions-listing-holds-no-lock | LockKeptBetweenPages
         paging skips or repeats under writes | sessions-pages-hold-under-writes | PagesByOffset
         busy error escapes | sessions-no-update-is-lost | BusyErrorEscapes

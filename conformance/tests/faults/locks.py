@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, ClassVar
 
 from conformance.tests.faults.planting import Around, Fault, Scene, outcome
@@ -89,6 +89,55 @@ class LockKeptBetweenPages(Around):
         return await super().write(operations)
 
 
+async def slowly(call: Coroutine[Any, Any, Any]) -> Any:
+    """Make a call after some turns of the event loop, as one that goes to another thread or host."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+    return await call
+
+
+async def to_its_end(call: Coroutine[Any, Any, Any]) -> Any:
+    """Make a call to its end, whoever is cancelled meanwhile, and keep to oneself that one was."""
+    task = asyncio.ensure_future(slowly(call))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        return await task
+
+
+class FinishesCancelledWrites(Around):
+    """A write that is cancelled is made, and answers as if it had not been."""
+
+    async def write(self, operations: Sequence[Any], /) -> tuple[int, ...]:
+        versions: tuple[int, ...] = await to_its_end(super().write(operations))
+        return versions
+
+
+class AnswersCancelledReads(Around):
+    """A read that is cancelled answers as if it had not been."""
+
+    async def read(self, key: Key, **window: Any) -> JournalSnapshot | None:
+        found: JournalSnapshot | None = await to_its_end(super().read(key, **window))
+        return found
+
+
+class AnswersCancelledListings(Around):
+    """A listing that is cancelled answers as if it had not been."""
+
+    async def scan(self, part: Part, **options: Any) -> Sequence[JournalInfo]:
+        found: Sequence[JournalInfo] = await to_its_end(super().scan(part, **options))
+        return found
+
+
+async def cancelled_at_once(scene: Scene) -> Any:
+    """What calls come to that are cancelled after one turn, and are not over by then."""
+    await scene.append(1)
+    tasks = [asyncio.ensure_future(work) for work in (scene.append(2), scene.records(), scene.ids())]
+    await asyncio.sleep(0)
+    under_way = [task for task in tasks if task.cancel()]
+    return {type(end).__name__ for end in await asyncio.gather(*under_way, return_exceptions=True)} - {"CancelledError"}
+
+
 async def cancelled(scene: Scene) -> Any:
     """What cancelled calls leave, and what the next calls get."""
     await scene.append(1)
@@ -124,7 +173,14 @@ def of(journal: type[Around], witness: Any, *laws: str, **more: Any) -> Fault:
     return Fault(journal.__name__, laws, witness, journal, **more)
 
 
+def each(law: str) -> tuple[str, ...]:
+    return tuple(f"{part}-{law}" for part in ("sessions", "checkpoints", "approvals"))
+
+
 FAULTS = (
+    of(FinishesCancelledWrites, cancelled_at_once, *each("cancelled-call-raises")),
+    of(AnswersCancelledReads, cancelled_at_once, *each("cancelled-call-raises")),
+    of(AnswersCancelledListings, cancelled_at_once, *each("cancelled-call-raises")),
     of(CancelledKeepsLock, cancelled, "sessions-cancelled-call-holds-no-lock", hangs=True),
     of(RepliesShift, cancelled, "sessions-answers-stay-with-their-calls"),
     of(LockKeptAfterARead, absent_then_written, "sessions-reading-creates-nothing", hangs=True),

@@ -16,15 +16,23 @@ from perdure_conformance.parts import APPROVALS, CHECKPOINTS, LISTS, PARTS, Part
 STEPS = (1, 2, 3, 4, 5, 8, 13)
 """After how many turns of the event loop a call is cancelled."""
 
+JUST_ENDED = 10
+"""How many turns of the event loop a call that had ended may take to hand its answer on."""
+
 LARGE = 100_000
 """How long a text is that makes a record large: a store may write such a one by another way."""
+
+
+async def turns(number: int) -> None:
+    """Let the event loop turn so often."""
+    for _ in range(number):
+        await asyncio.sleep(0)
 
 
 async def cancelled(call: Awaitable[Any], steps: int) -> None:
     """Start a call, cancel it after so many turns of the loop, and wait until it is over."""
     task = asyncio.ensure_future(call)
-    for _ in range(steps):
-        await asyncio.sleep(0)
+    await turns(steps)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -139,8 +147,7 @@ async def answers_stay_beside_a_cancelled_call(bench: Bench, part: Part) -> None
         await part.make(bench.store, part.key(name), {"of": name})
     for steps in range(1, 21):
         tasks = [asyncio.ensure_future(part.read(bench.store, part.key(name))) for name in names]
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await turns(steps)
         gone = steps % 3  # never the last: behind it no answer would go astray
         tasks[gone].cancel()
         outcomes = await all_of(list(tasks))
@@ -149,6 +156,25 @@ async def answers_stay_beside_a_cancelled_call(bench: Bench, part: Part) -> None
             if name != names[gone]:
                 holds(isinstance(outcome, Seen), f"{what}: expected its answer, got {outcome!r:.200}")
                 equal(outcome.values, ({"of": name},), what)
+
+
+@law_of_each("cancelled-call-raises", promise=14, methods=["make", "read", "list"])
+async def cancelled_call_raises(bench: Bench, part: Part) -> None:
+    """A call that is cancelled while it is under way raises `CancelledError`; it does not go on and answer."""
+    await part.make(bench.store, part.key("s0"))
+    for steps in STEPS:
+        calls: list[tuple[Any, ...]] = [("a write", part.make, part.key(f"s{steps}"))]
+        calls += [("a read", part.read, part.key("s0")), ("a listing", part.page)]
+        for what, call, *arguments in calls[: 2 + bench.capabilities(part.name).list]:
+            task = asyncio.ensure_future(call(bench.store, *arguments))
+            await turns(steps)
+            task.cancel()
+            await turns(JUST_ENDED)
+            under_way = not task.done()
+            (outcome,) = await all_of([task])
+            told = f"{what}, cancelled after {steps} steps and under way for {JUST_ENDED} more"
+            raised = isinstance(outcome, asyncio.CancelledError)
+            holds(raised or not under_way, f"{told}: expected CancelledError, got {outcome!r:.200}")
 
 
 @law_of_each("cancelled-call-holds-no-lock", promise=14, methods=["make"])

@@ -46,7 +46,7 @@ def append_once(
     Durable: When it returns (stores that declare `durable`).
     Concurrent: Any number of callers may append the same records; each record comes once.
     Retry: Safe.
-    Cancelled: Written whole or not at all.
+    Cancelled: Written whole or not at all. Raises `CancelledError`, unless it had ended.
 
     Laws: append-once-is-safe-to-repeat, append-once-refuses-another-record-of-one-id,
         append-once-stores-each-record-once, append-once-works-at-once, append-once-writes-nothing-that-is-there

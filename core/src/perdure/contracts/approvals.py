@@ -197,14 +197,15 @@ class ApprovalStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: Of several creators one stores; all get the same approval.
         Retry: Safe.
-        Cancelled: Stored whole or not at all.
+        Cancelled: Stored whole or not at all. Raises `CancelledError`, unless it had ended.
         Laws: approvals-any-json-comes-back, approvals-bad-requests-are-refused, approvals-booleans-are-not-numbers,
-            approvals-cancelled-call-holds-no-lock, approvals-cancelled-create-is-whole-or-absent,
-            approvals-confusable-ids-stay-apart, approvals-create-again-gives-the-stored,
-            approvals-create-takes-a-decided-one, approvals-create-with-other-arguments-conflicts,
-            approvals-deep-nesting-comes-back, approvals-emptiness-comes-back, approvals-every-field-comes-back,
-            approvals-first-version-can-be-given, approvals-first-version-is-drawn, approvals-floats-come-back,
-            approvals-given-hash-is-checked, approvals-hash-tells-arguments-apart, approvals-ids-of-one-run-stay-apart, approvals-input-is-not-kept,
+            approvals-cancelled-call-holds-no-lock, approvals-cancelled-call-raises,
+            approvals-cancelled-create-is-whole-or-absent, approvals-confusable-ids-stay-apart,
+            approvals-create-again-gives-the-stored, approvals-create-takes-a-decided-one,
+            approvals-create-with-other-arguments-conflicts, approvals-deep-nesting-comes-back,
+            approvals-emptiness-comes-back, approvals-every-field-comes-back, approvals-first-version-can-be-given,
+            approvals-first-version-is-drawn, approvals-floats-come-back, approvals-given-hash-is-checked,
+            approvals-hash-tells-arguments-apart, approvals-ids-of-one-run-stay-apart, approvals-input-is-not-kept,
             approvals-integers-come-back, approvals-keys-come-back, approvals-long-text-comes-back,
             approvals-namespaces-share-no-key, approvals-one-of-many-creates,
             approvals-record-over-the-limit-is-refused, approvals-refused-write-creates-nothing,
@@ -233,12 +234,12 @@ class ApprovalStore(Store):
         Durable: Reads what was acknowledged.
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
-        Cancelled: Changes nothing.
+        Cancelled: Changes nothing. Raises `CancelledError`, unless it had ended.
         Laws: approvals-absent-is-none, approvals-answers-stay-beside-a-cancelled-call,
-            approvals-answers-stay-with-their-calls, approvals-bad-ids-are-refused, approvals-closed-store-refuses,
-            approvals-damage-is-neither-absent-nor-empty, approvals-failed-read-is-unavailable,
-            approvals-fresh-place-is-empty, approvals-other-loop-is-refused, approvals-output-is-new-each-time,
-            approvals-reading-consumes-nothing, approvals-reading-creates-nothing,
+            approvals-answers-stay-with-their-calls, approvals-bad-ids-are-refused, approvals-cancelled-call-raises,
+            approvals-closed-store-refuses, approvals-damage-is-neither-absent-nor-empty,
+            approvals-failed-read-is-unavailable, approvals-fresh-place-is-empty, approvals-other-loop-is-refused,
+            approvals-output-is-new-each-time, approvals-reading-consumes-nothing, approvals-reading-creates-nothing,
             approvals-second-handle-is-never-stale, approvals-works-again-after-an-outage
         """
         check_approval_id(approval_id)
@@ -281,7 +282,7 @@ class ApprovalStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: Of any number of callers exactly one decides.
         Retry: Safe.
-        Cancelled: Decided or not; never half.
+        Cancelled: Decided or not; never half. Raises `CancelledError`, unless it had ended.
         Laws: approvals-bad-decisions-are-refused, approvals-cancelled-decide-is-whole-or-absent,
             approvals-cut-anywhere-is-old-or-new, approvals-decidable-until-expiry, approvals-decided-once,
             approvals-decision-adds-one, approvals-decision-comes-at-the-clock, approvals-decision-is-a-snapshot,
@@ -319,7 +320,7 @@ class ApprovalStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: `cancel` and `decide` race through the same write; one wins.
         Retry: Safe.
-        Cancelled: Cancelled or not; never half.
+        Cancelled: Cancelled or not; never half. Raises `CancelledError`, unless it had ended.
         Laws: approvals-cancel-and-decide-race, approvals-cancel-is-recorded, approvals-cancelled-stays-cancelled
         """
         check_approval_id(approval_id)
@@ -352,7 +353,7 @@ class ApprovalStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: A decision that comes first stands.
         Retry: Safe.
-        Cancelled: Recorded or not; never half.
+        Cancelled: Recorded or not; never half. Raises `CancelledError`, unless it had ended.
         Laws: approvals-decided-does-not-expire, approvals-expire-at-the-instant, approvals-expiry-and-decision-race
         """
         check_approval_id(approval_id)
@@ -394,10 +395,10 @@ class ApprovalStore(Store):
         Durable: Shows what was acknowledged.
         Concurrent: Holds no lock between pages.
         Retry: Safe.
-        Cancelled: Changes nothing.
-        Laws: approvals-bad-listings-are-refused, approvals-before-is-strict, approvals-cursor-outlives-its-handle,
-            approvals-end-has-no-cursor, approvals-expired-is-listed-as-stored, approvals-filters-are-exact,
-            approvals-limit-zero-gives-nothing, approvals-listing-costs-what-it-shows,
+        Cancelled: Changes nothing. Raises `CancelledError`, unless it had ended.
+        Laws: approvals-bad-listings-are-refused, approvals-before-is-strict, approvals-cancelled-call-raises,
+            approvals-cursor-outlives-its-handle, approvals-end-has-no-cursor, approvals-expired-is-listed-as-stored,
+            approvals-filters-are-exact, approvals-limit-zero-gives-nothing, approvals-listing-costs-what-it-shows,
             approvals-listing-gives-exact-ids, approvals-listing-holds-no-lock, approvals-namespaces-list-their-own,
             approvals-no-cap-on-a-listing, approvals-oldest-first, approvals-order-goes-by-microseconds,
             approvals-pages-give-each-key-once, approvals-pages-hold-under-writes, approvals-versions-agree
@@ -444,7 +445,7 @@ class ApprovalStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: A decision that sleeps through it is not recorded.
         Retry: Safe; then it returns False.
-        Cancelled: Removed whole or not at all.
+        Cancelled: Removed whole or not at all. Raises `CancelledError`, unless it had ended.
         Laws: approvals-cancelled-delete-is-whole-or-absent, approvals-declared-operation-works,
             approvals-delete-of-absent-heeds-the-version, approvals-delete-refuses-another-version,
             approvals-delete-removes-one-id, approvals-deleted-is-absent, approvals-deleted-is-not-revived,

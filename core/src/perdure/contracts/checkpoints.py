@@ -169,13 +169,14 @@ class CheckpointStore(Store):
         Durable: Reads what was acknowledged.
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
-        Cancelled: Changes nothing.
+        Cancelled: Changes nothing. Raises `CancelledError`, unless it had ended.
         Laws: checkpoints-absent-is-none, checkpoints-answers-stay-beside-a-cancelled-call,
             checkpoints-answers-stay-with-their-calls, checkpoints-bad-keys-are-refused,
-            checkpoints-closed-store-refuses, checkpoints-damage-is-neither-absent-nor-empty,
-            checkpoints-empty-is-not-absent, checkpoints-failed-read-is-unavailable, checkpoints-fresh-place-is-empty,
-            checkpoints-no-cap-on-a-read, checkpoints-order-across-batches, checkpoints-order-inside-a-batch,
-            checkpoints-other-loop-is-refused, checkpoints-output-is-new-each-time, checkpoints-reading-creates-nothing,
+            checkpoints-cancelled-call-raises, checkpoints-closed-store-refuses,
+            checkpoints-damage-is-neither-absent-nor-empty, checkpoints-empty-is-not-absent,
+            checkpoints-failed-read-is-unavailable, checkpoints-fresh-place-is-empty, checkpoints-no-cap-on-a-read,
+            checkpoints-order-across-batches, checkpoints-order-inside-a-batch, checkpoints-other-loop-is-refused,
+            checkpoints-output-is-new-each-time, checkpoints-reading-creates-nothing,
             checkpoints-second-handle-is-never-stale, checkpoints-works-again-after-an-outage
         """
         check_checkpoint_key(key)
@@ -221,23 +222,23 @@ class CheckpointStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: Check and write are one step; of several writers at one version one wins.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
-        Cancelled: Written whole or not at all.
+        Cancelled: Written whole or not at all. Raises `CancelledError`, unless it had ended.
         Laws: checkpoints-answers-hold-through-server-kill, checkpoints-any-json-comes-back,
             checkpoints-append-at-the-version-writes, checkpoints-append-costs-what-it-appends,
             checkpoints-append-refuses-another-version, checkpoints-append-to-absent-at-a-version-conflicts,
             checkpoints-bad-arguments-are-refused, checkpoints-batch-is-a-snapshot,
             checkpoints-batches-are-whole-among-tasks, checkpoints-booleans-are-not-numbers,
             checkpoints-cancelled-append-is-whole-or-absent, checkpoints-cancelled-append-keeps-head-and-entries,
-            checkpoints-cancelled-call-holds-no-lock, checkpoints-cancelled-create-is-whole-or-absent,
-            checkpoints-conflict-leaves-nothing, checkpoints-confusable-ids-stay-apart,
-            checkpoints-cut-anywhere-is-old-or-new, checkpoints-deep-nesting-comes-back,
-            checkpoints-emptiness-comes-back, checkpoints-equal-records-are-all-kept,
-            checkpoints-equal-write-at-a-used-version-conflicts, checkpoints-errors-tell-the-truth,
-            checkpoints-every-head-field-comes-back, checkpoints-every-status-is-taken,
-            checkpoints-expected-none-always-writes, checkpoints-expected-zero-means-absent,
-            checkpoints-failed-write-is-of-unknown-outcome, checkpoints-first-version-can-be-given,
-            checkpoints-first-version-is-drawn, checkpoints-floats-come-back, checkpoints-follow-the-model,
-            checkpoints-handles-write-in-turn, checkpoints-hanging-call-can-be-cancelled,
+            checkpoints-cancelled-call-holds-no-lock, checkpoints-cancelled-call-raises,
+            checkpoints-cancelled-create-is-whole-or-absent, checkpoints-conflict-leaves-nothing,
+            checkpoints-confusable-ids-stay-apart, checkpoints-cut-anywhere-is-old-or-new,
+            checkpoints-deep-nesting-comes-back, checkpoints-emptiness-comes-back,
+            checkpoints-equal-records-are-all-kept, checkpoints-equal-write-at-a-used-version-conflicts,
+            checkpoints-errors-tell-the-truth, checkpoints-every-head-field-comes-back,
+            checkpoints-every-status-is-taken, checkpoints-expected-none-always-writes,
+            checkpoints-expected-zero-means-absent, checkpoints-failed-write-is-of-unknown-outcome,
+            checkpoints-first-version-can-be-given, checkpoints-first-version-is-drawn, checkpoints-floats-come-back,
+            checkpoints-follow-the-model, checkpoints-handles-write-in-turn, checkpoints-hanging-call-can-be-cancelled,
             checkpoints-head-and-entries-change-together, checkpoints-head-is-a-snapshot,
             checkpoints-head-is-replaced-whole, checkpoints-heads-stay-in-their-conversation,
             checkpoints-heartbeat-keeps-entries, checkpoints-input-is-not-kept, checkpoints-integers-come-back,
@@ -253,9 +254,9 @@ class CheckpointStore(Store):
             checkpoints-store-works-after-conflicts, checkpoints-store-works-after-errors,
             checkpoints-survives-reopening, checkpoints-text-comes-back, checkpoints-times-follow-the-writes,
             checkpoints-turn-survives-kill, checkpoints-turn-survives-power-loss, checkpoints-turn-survives-server-kill,
-            checkpoints-turn-survives-torn-write, checkpoints-two-readers-one-writer, checkpoints-typed-failure-passes-unchanged,
-            checkpoints-version-is-at-least-one, checkpoints-version-never-repeats,
-            checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
+            checkpoints-turn-survives-torn-write, checkpoints-two-readers-one-writer,
+            checkpoints-typed-failure-passes-unchanged, checkpoints-version-is-at-least-one,
+            checkpoints-version-never-repeats, checkpoints-whole-head-survives-reopening, checkpoints-write-adds-one
         """
         expected = check.check_expected(expected_version)
         first = first_version(version, expected)
@@ -300,7 +301,7 @@ class CheckpointStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: Check and write are one step.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more.
-        Cancelled: Written whole or not at all.
+        Cancelled: Written whole or not at all. Raises `CancelledError`, unless it had ended.
         Laws: checkpoints-cancelled-replace-is-old-or-new, checkpoints-closing-and-reopening-a-turn-goes-on,
             checkpoints-cut-anywhere-is-old-or-new, checkpoints-emptied-is-not-absent,
             checkpoints-one-of-every-kind-wins, checkpoints-replace-adds-one, checkpoints-replace-at-the-version-writes,
@@ -333,7 +334,7 @@ class CheckpointStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: A writer who slept through it is refused, also after the key is created again.
         Retry: Safe; then it returns False.
-        Cancelled: Removed whole or not at all.
+        Cancelled: Removed whole or not at all. Raises `CancelledError`, unless it had ended.
         Laws: checkpoints-cancelled-delete-is-whole-or-absent, checkpoints-declared-operation-works,
             checkpoints-delete-of-absent-heeds-the-version, checkpoints-delete-refuses-another-version,
             checkpoints-delete-removes-one-id, checkpoints-deleted-is-absent, checkpoints-deleted-journal-keeps-nothing,
@@ -378,9 +379,9 @@ class CheckpointStore(Store):
         Durable: Shows what was acknowledged.
         Concurrent: Holds no lock between pages.
         Retry: Safe.
-        Cancelled: Changes nothing.
-        Laws: checkpoints-bad-listings-are-refused, checkpoints-before-is-strict, checkpoints-conditions-go-together,
-            checkpoints-cursor-outlives-its-handle, checkpoints-end-has-no-cursor,
+        Cancelled: Changes nothing. Raises `CancelledError`, unless it had ended.
+        Laws: checkpoints-bad-listings-are-refused, checkpoints-before-is-strict, checkpoints-cancelled-call-raises,
+            checkpoints-conditions-go-together, checkpoints-cursor-outlives-its-handle, checkpoints-end-has-no-cursor,
             checkpoints-filters-follow-every-write, checkpoints-limit-zero-gives-nothing,
             checkpoints-listing-gives-exact-ids, checkpoints-listing-holds-no-lock, checkpoints-listing-moves-no-bodies,
             checkpoints-listing-shows-the-head, checkpoints-namespaces-list-their-own, checkpoints-no-cap-on-a-listing,

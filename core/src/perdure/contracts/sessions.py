@@ -121,10 +121,10 @@ class SessionStore(Store):
         Durable: Reads what was acknowledged, also by other processes if the store is `shared`.
         Concurrent: Takes no lock that outlives the call.
         Retry: Safe.
-        Cancelled: Changes nothing.
+        Cancelled: Changes nothing. Raises `CancelledError`, unless it had ended.
         Laws: newer-schema-is-refused, sessions-absent-is-none, sessions-answers-stay-beside-a-cancelled-call,
             sessions-answers-stay-with-their-calls, sessions-bad-ids-are-refused, sessions-bad-windows-are-refused,
-            sessions-client-outlives-server-kill, sessions-closed-store-refuses,
+            sessions-cancelled-call-raises, sessions-client-outlives-server-kill, sessions-closed-store-refuses,
             sessions-damage-is-neither-absent-nor-empty, sessions-empty-is-not-absent, sessions-every-window-is-fresh,
             sessions-failed-read-is-unavailable, sessions-fresh-place-is-empty, sessions-last-gives-the-newest,
             sessions-no-cap-on-a-read, sessions-order-across-batches, sessions-order-inside-a-batch,
@@ -179,7 +179,7 @@ class SessionStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: Check and write are one step; of several writers at one version one wins.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more: at most one lands.
-        Cancelled: Written whole or not at all; the store stays usable.
+        Cancelled: Written whole or not at all; the store stays usable. Raises `CancelledError`, unless it had ended.
         Laws: sessions-answers-hold-through-server-kill, sessions-any-json-comes-back,
             sessions-append-at-the-version-writes, sessions-append-costs-what-it-appends,
             sessions-append-of-nothing-creates, sessions-append-of-nothing-keeps-all,
@@ -188,12 +188,12 @@ class SessionStore(Store):
             sessions-append-to-absent-at-a-version-conflicts, sessions-at-is-kept-as-an-instant,
             sessions-bad-arguments-are-refused, sessions-batch-is-a-snapshot, sessions-batches-are-whole-among-tasks,
             sessions-booleans-are-not-numbers, sessions-cancelled-append-is-whole-or-absent,
-            sessions-cancelled-call-holds-no-lock, sessions-cancelled-create-is-whole-or-absent,
-            sessions-conflict-leaves-nothing, sessions-confusable-ids-stay-apart, sessions-count-follows-records,
-            sessions-cut-anywhere-is-old-or-new, sessions-deep-nesting-comes-back, sessions-do-not-share,
-            sessions-emptiness-comes-back, sessions-equal-records-are-all-kept,
-            sessions-equal-write-at-a-used-version-conflicts, sessions-errors-tell-the-truth,
-            sessions-expected-none-always-writes, sessions-expected-zero-means-absent,
+            sessions-cancelled-call-holds-no-lock, sessions-cancelled-call-raises,
+            sessions-cancelled-create-is-whole-or-absent, sessions-conflict-leaves-nothing,
+            sessions-confusable-ids-stay-apart, sessions-count-follows-records, sessions-cut-anywhere-is-old-or-new,
+            sessions-deep-nesting-comes-back, sessions-do-not-share, sessions-emptiness-comes-back,
+            sessions-equal-records-are-all-kept, sessions-equal-write-at-a-used-version-conflicts,
+            sessions-errors-tell-the-truth, sessions-expected-none-always-writes, sessions-expected-zero-means-absent,
             sessions-failed-write-is-of-unknown-outcome, sessions-first-version-can-be-given,
             sessions-first-version-is-drawn, sessions-floats-come-back, sessions-follow-the-model,
             sessions-handles-write-in-turn, sessions-hanging-call-can-be-cancelled, sessions-id-of-128-characters-works,
@@ -270,7 +270,7 @@ class SessionStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: Check and write are one step.
         Retry: After `OutcomeUnknownError`, at the same expected version of 1 or more.
-        Cancelled: Written whole or not at all.
+        Cancelled: Written whole or not at all. Raises `CancelledError`, unless it had ended.
         Laws: sessions-append-goes-behind-a-replace, sessions-cancelled-replace-is-old-or-new,
             sessions-cut-anywhere-is-old-or-new, sessions-emptied-is-not-absent, sessions-keep-beyond-the-end-conflicts,
             sessions-one-of-every-kind-wins, sessions-replace-adds-one, sessions-replace-at-the-version-writes,
@@ -309,7 +309,7 @@ class SessionStore(Store):
         Durable: When it returns (stores that declare `durable`).
         Concurrent: A writer who slept through it is refused, also after the id is created again.
         Retry: Safe; then it returns False.
-        Cancelled: Removed whole or not at all.
+        Cancelled: Removed whole or not at all. Raises `CancelledError`, unless it had ended.
         Laws: sessions-cancelled-delete-is-whole-or-absent, sessions-declared-operation-works,
             sessions-delete-leaves-nothing, sessions-delete-of-absent-heeds-the-version,
             sessions-delete-refuses-another-version, sessions-delete-removes-one-id, sessions-delete-survives-kill,
@@ -355,15 +355,15 @@ class SessionStore(Store):
         Durable: Shows what was acknowledged.
         Concurrent: Holds no lock between pages.
         Retry: Safe.
-        Cancelled: Changes nothing.
-        Laws: sessions-bad-listings-are-refused, sessions-before-is-strict, sessions-conditions-go-together,
-            sessions-cursor-outlives-its-handle, sessions-end-has-no-cursor, sessions-limit-zero-gives-nothing,
-            sessions-listing-gives-exact-ids, sessions-listing-holds-no-lock, sessions-listing-moves-no-bodies,
-            sessions-listing-shows-the-head, sessions-namespaces-list-their-own, sessions-no-cap-on-a-listing,
-            sessions-no-cap-on-a-page, sessions-order-by-creation, sessions-order-by-id, sessions-order-by-last-write,
-            sessions-order-goes-by-microseconds, sessions-page-costs-its-limit, sessions-pages-give-each-key-once,
-            sessions-pages-hold-under-writes, sessions-recent-pages-give-each-key-once, sessions-scope-filters-exactly,
-            sessions-versions-agree
+        Cancelled: Changes nothing. Raises `CancelledError`, unless it had ended.
+        Laws: sessions-bad-listings-are-refused, sessions-before-is-strict, sessions-cancelled-call-raises,
+            sessions-conditions-go-together, sessions-cursor-outlives-its-handle, sessions-end-has-no-cursor,
+            sessions-limit-zero-gives-nothing, sessions-listing-gives-exact-ids, sessions-listing-holds-no-lock,
+            sessions-listing-moves-no-bodies, sessions-listing-shows-the-head, sessions-namespaces-list-their-own,
+            sessions-no-cap-on-a-listing, sessions-no-cap-on-a-page, sessions-order-by-creation, sessions-order-by-id,
+            sessions-order-by-last-write, sessions-order-goes-by-microseconds, sessions-page-costs-its-limit,
+            sessions-pages-give-each-key-once, sessions-pages-hold-under-writes,
+            sessions-recent-pages-give-each-key-once, sessions-scope-filters-exactly, sessions-versions-agree
         """
         scope, before = check.check_optional_text(scope, "scope"), check.check_optional_time(before, "before")
         order, limit = check.check_order(order), check.check_limit(limit)
