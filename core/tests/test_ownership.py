@@ -359,6 +359,32 @@ async def test_what_is_left_goes_out_once_and_changes_of_the_head_stay(store: Ag
     assert (await load(store)).head.owner is None
 
 
+async def test_many_unknown_outcomes_cost_one_look(store: AgentStore) -> None:
+    async def before(call: Call) -> None:
+        if call.number in (2, 3, 4, 5, 7):
+            raise OutcomeUnknownError("write", "s")
+
+    async def after(call: Call) -> None:
+        if call.number == 6:  # of the last one
+            raise OutcomeUnknownError("write", "s")
+
+    used = another(store, Interception(before=before, after=after))
+    journal, looks = await take(used), 0
+    for n in range(3):
+        with pytest.raises(OutcomeUnknownError):
+            await journal.append_aside([{"n": n}], unless=lambda: False)
+    load_of_store = used.checkpoints.load
+
+    async def look(key: str) -> Checkpoint | None:
+        nonlocal looks
+        looks += 1
+        return await load_of_store(key)
+
+    used.checkpoints.load = look  # type: ignore[misc]  # reason: only its calls are counted
+    await journal.append([{"n": 9}])
+    assert (looks, [entry.get("n") for entry in (await load(store)).entries]) == (1, [None, 2, 9])
+
+
 async def test_a_heartbeat_of_unknown_outcome_takes_no_entries_along(store: AgentStore, clock: ManualClock) -> None:
     """What could not be written goes out with the next append, behind a heartbeat that landed and nobody knew."""
 

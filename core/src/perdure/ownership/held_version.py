@@ -126,8 +126,9 @@ class HeldVersion:
 
     async def _doubtful_landed(self) -> bool:
         """Whether an append of unknown outcome has moved the version; what comes next goes behind it."""
+        written = await self._head_behind() if self._doubtful else None
         for head, entries, changes in self._doubtful:
-            if await self._landed(head):
+            if head == written:
                 self.number += 1
                 self.head = changed(self.head, changes)
                 self._doubtful.clear()
@@ -160,12 +161,13 @@ class HeldVersion:
         try:
             await write()
         except VersionConflictError as conflict:
-            if not await self._landed(head):
+            if await self._head_behind() != head:
                 raise conflict from unknown
 
-    async def _landed(self, head: CheckpointHead) -> bool:
+    async def _head_behind(self) -> CheckpointHead | None:
+        """Return the head that a write at the version held has set; `None` if there was none, or more were behind it."""
         found = await self._checkpoints.load(self._key)
-        return found is not None and found.version == self.number + 1 and found.head == head
+        return None if found is None or found.version != self.number + 1 else found.head
 
 
 def renewed(ownership: Ownership, head: CheckpointHead, now: datetime, **changes: Any) -> CheckpointHead:
