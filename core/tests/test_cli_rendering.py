@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from perdure import Agent, AgentStore, ToolCall, tool
 from perdure.cli.conversations import read_conversation
 from perdure.cli.delete import _left
-from perdure.cli.output import safe, safe_line
+from perdure.cli.output import print_json, safe, safe_line
 from perdure.cli.transcripts import compact, record_lines
 from perdure.cli.turns import turn_lines
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
@@ -69,6 +70,12 @@ def test_what_is_made_safe_stays_readable_and_safe(text: str, value: Any) -> Non
     assert compact({"n": 10**5000}) == f'{{"n":1{"0" * 5000}}}'
     if is_harmless(text) and text.isascii() and "\t" not in text:
         assert safe_line(text) == text
+
+
+def test_json_has_numbers_of_any_length(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json("show", {"n": [10**5000, "é", None, 1.5], "at": datetime(2031, 1, 1, tzinfo=UTC), "age": timedelta(1)})
+    shown = f'{{"n":[1{"0" * 5000},"\\u00e9",null,1.5],"at":"2031-01-01T00:00:00+00:00","age":86400.0}}'
+    assert capsys.readouterr().out == f'{{"command":"show","exit_code":0,"result":{shown}}}\n'
 
 
 @pytest.mark.anyio

@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from perdure import codec
 from perdure.cli.exit_codes import ExitCode
 from perdure.errors import PerdureError
 
@@ -81,7 +82,11 @@ def print_json_failure(command: str, error: Exception, code: ExitCode) -> None:
 
 def _print_document(document: dict[str, object]) -> None:
     # ASCII: nothing in it can steer a terminal, and every stream can encode it.
-    sys.stdout.write(json.dumps(document, indent=2, default=_plain) + "\n")
+    try:
+        text = json.dumps(document, indent=2, default=_plain)
+    except ValueError:  # a number of more digits than Python writes by itself: the codec does, in ASCII as well
+        text = codec.encode(_all_plain(document)).decode("ascii")
+    sys.stdout.write(text + "\n")
 
 
 def _plain(value: Any) -> object:
@@ -92,6 +97,14 @@ def _plain(value: Any) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return list(value) if isinstance(value, Iterable) else str(value)
+
+
+def _all_plain(value: Any) -> object:
+    if isinstance(value, dict):
+        return {str(key): _all_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_all_plain(item) for item in value]
+    return value if value is None or isinstance(value, (str, int, float)) else _all_plain(_plain(value))
 
 
 # --- text ---

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,7 +37,7 @@ def reencrypt(
     report = asyncio.run(_reencrypt(store, mend=mend))
     code = ExitCode.FOUND if report.kept else ExitCode.DONE
     if as_json:
-        print_json("reencrypt", _plain(report), code=code)
+        print_json("reencrypt", asdict(report), code=code)
     else:
         _tell(report)
     if code:
@@ -48,16 +49,6 @@ async def _reencrypt(url: str | None, *, mend: bool) -> ReencryptReport:
 
     async with opened(url) as store:
         return await reencrypted(store, mend=mend)
-
-
-def _plain(report: ReencryptReport) -> dict[str, Any]:
-    return {
-        "sessions": report.sessions,
-        "runs": report.runs,
-        "approvals": report.approvals,
-        "current": report.current,
-        "kept": report.kept,
-    }
 
 
 def _tell(report: ReencryptReport) -> None:
