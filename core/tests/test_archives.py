@@ -117,6 +117,16 @@ async def test_a_summary_that_names_what_is_no_archive_of_it(store: AgentStore, 
     assert await heard(store, "x--other") == said(1)
 
 
+@pytest.mark.parametrize("archived", [-1, "two", 2.5, None])
+async def test_a_summary_that_does_not_tell_how_much_it_stands_for_is_damage(store: AgentStore, archived: Any) -> None:
+    live = await lived(store, 2)
+    await live.compact(keep=1, summarize=gist, archive=True)
+    first, *others = await records(store)
+    await store.sessions.replace("s", [first | {"archived": archived}, *others], expected_version=None)
+    with pytest.raises(StoreCorruptedError, match="session s is damaged: its summary does not tell"):
+        await session(store).history()
+
+
 def test_what_is_an_archive() -> None:
     class Info:
         def __init__(self, session_id: str, state: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from perdure.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
     SessionExistsError,
+    StoreCorruptedError,
     StoreUnavailableError,
     VersionConflictError,
 )
@@ -79,7 +80,7 @@ async def whole_history(store: AgentStore, session_id: str, read: Digest) -> tup
     seen: set[str] = set()
     while (named := archive_named_by([summary])) is not None and named not in seen:
         seen.add(named)
-        archive = await store.sessions.load(named, limit=summary.get("archived", 0))
+        archive = await store.sessions.load(named, limit=_archived(session_id, summary))
         if archive is None or archive_of(archive) != session_id:
             break
         if not summary.get("beyond_archive"):
@@ -88,6 +89,14 @@ async def whole_history(store: AgentStore, session_id: str, read: Digest) -> tup
         summary = first if is_own(first) else {}
         parts.append(messages_of(archive.records))
     return tuple(chain.from_iterable(reversed(parts)))
+
+
+def _archived(session_id: str, summary: Record) -> int:
+    count = summary.get("archived", 0)
+    if type(count) is not int or count < 0:
+        problem = "its summary does not tell how many records of its archive it stands for"
+        raise StoreCorruptedError(f"session {session_id}", problem)
+    return count
 
 
 def forked(records: Sequence[Record], at: int | None) -> list[Record]:
