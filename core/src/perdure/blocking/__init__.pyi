@@ -95,7 +95,7 @@ class AgentStore:
     ) -> Approval:
         """Decide an approval, and mark its turn `ready` when that was the last decision it waits for."""
     def delete_session(self, session_id: str, *, force: bool = False) -> bool:
-        """Delete a conversation whole: its approvals, its session, and its turn journal last."""
+        """Delete a conversation whole: its session, its approvals, and its turn journal last."""
     def prune(self, *, older_than: timedelta, dry_run: bool = False) -> PruneReport:
         """Remove conversations of which every part is older, each whole or not at all."""
 
