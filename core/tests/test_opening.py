@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import importlib
 import pickle
 import sys
@@ -200,6 +201,16 @@ async def test_each_opening_is_one_of_its_own(log: list[str]) -> None:
     assert await second.sessions.load("s") is None
     await second.close()
     assert log.count("close a") == 2
+
+
+async def test_what_is_called_to_close_a_bundle_may_hold_it_too() -> None:
+    closed: list[str] = []
+    stack = contextlib.AsyncExitStack()
+    stack.callback(closed.append, "what it needs")
+    store = await stack.enter_async_context(perdure.AgentStore(closing=stack.aclose))
+    await store.close()
+    await store.close()
+    assert closed == ["what it needs"]
 
 
 async def test_after_close_every_store_is_sealed(log: list[str]) -> None:

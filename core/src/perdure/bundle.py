@@ -109,6 +109,7 @@ class AgentStore:
         self.transcripts: Recent[Any] = Recent(check_count(transcript_cache, "transcript_cache"))
         self._closing = closing
         self._in_turn = asyncio.Lock()
+        self._closer: asyncio.Task[object] | None = None
         if clock is not None:
             for part in (self.sessions, self.checkpoints, self.approvals):
                 part.bind(clock=clock)
@@ -137,7 +138,10 @@ class AgentStore:
         """
         await self.channels.close()
         self.transcripts.clear()
+        if self._closer is asyncio.current_task():
+            return  # it closes itself, as an exit stack does that is called to close it and holds it
         async with self._in_turn:  # whoever closes at the same time returns when it is closed, too
+            self._closer = asyncio.current_task()
             closing, self._closing = self._closing, None
             if closing is not None:
                 await closing()
