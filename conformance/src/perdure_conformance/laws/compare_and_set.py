@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from perdure.errors import VersionConflictError
 from perdure_conformance.bench import Bench
 from perdure_conformance.checks import equal, holds, raises
 from perdure_conformance.laws.register import law, law_of_each
-from perdure_conformance.parts import LISTS, SESSIONS, Part, WritablePart
+from perdure_conformance.parts import LISTS, SESSIONS, Part, Stores, WritablePart
 
 
 def wrong_versions(version: int) -> tuple[int, ...]:
@@ -14,9 +17,19 @@ def wrong_versions(version: int) -> tuple[int, ...]:
     return (0, 1, version - 1, version + 1, version + 2**20)
 
 
-def tells(error: VersionConflictError, key: str, expected: int | None, actual: int) -> None:
-    """Demand that a conflict carries its facts."""
+async def conflicts(
+    what: str,
+    call: Callable[..., Awaitable[object]],
+    stores: Stores,
+    key: str,
+    *arguments: Any,
+    expected: int | None,
+    actual: int,
+) -> VersionConflictError:
+    """Demand that a write at a version that its key does not have is refused, and that the conflict carries its facts."""
+    error = await raises(VersionConflictError, what, call, stores, key, *arguments, expected_version=expected)
     equal((error.key, error.expected, error.actual), (key, expected, actual), "the conflict's key, expected and actual")
+    return error
 
 
 @law_of_each("append-refuses-another-version", parts=LISTS, promise=2, methods=["write"])
@@ -25,16 +38,8 @@ async def append_refuses_another_version(bench: Bench, part: WritablePart) -> No
     version = await part.make(bench.store, "s1")
     before = await part.read(bench.store, "s1")
     for wrong in wrong_versions(version):
-        error = await raises(
-            VersionConflictError,
-            f"an append at {wrong} to a key at {version}",
-            part.write,
-            bench.store,
-            "s1",
-            [{"n": 2}],
-            expected_version=wrong,
-        )
-        tells(error, "s1", wrong, version)
+        what = f"an append at {wrong} to a key at {version}"
+        await conflicts(what, part.write, bench.store, "s1", [{"n": 2}], expected=wrong, actual=version)
         equal(await part.read(bench.store, "s1"), before, f"the key after a refused append at {wrong}")
 
 
@@ -55,10 +60,7 @@ async def equal_write_at_a_used_version(bench: Bench, part: WritablePart) -> Non
         await part.write(bench.store, "s1", values, expected_version=version)
         before = await part.read(bench.store, "s1")
         what = f"a second append of {values} at the version of the first"
-        error = await raises(
-            VersionConflictError, what, part.write, bench.store, "s1", values, expected_version=version
-        )
-        tells(error, "s1", version, version + 1)
+        await conflicts(what, part.write, bench.store, "s1", values, expected=version, actual=version + 1)
         equal(await part.read(bench.store, "s1"), before, f"the key after {what}")
         version += 1
 
@@ -92,16 +94,8 @@ async def expected_none_always_writes(bench: Bench, part: WritablePart) -> None:
 async def append_to_absent_conflicts(bench: Bench, part: WritablePart) -> None:
     """An append at a version of 1 or more to an absent key is a conflict, and creates nothing."""
     for wrong in (1, 2**39):
-        error = await raises(
-            VersionConflictError,
-            f"an append at {wrong} to an absent key",
-            part.write,
-            bench.store,
-            "s1",
-            [{"n": 1}],
-            expected_version=wrong,
-        )
-        tells(error, "s1", wrong, 0)
+        what = f"an append at {wrong} to an absent key"
+        await conflicts(what, part.write, bench.store, "s1", [{"n": 1}], expected=wrong, actual=0)
         equal(await part.read(bench.store, "s1"), None, "the key after the refused append")
 
 
@@ -111,16 +105,8 @@ async def replace_refuses_another_version(bench: Bench, part: WritablePart) -> N
     version = await part.make(bench.store, "s1")
     before = await part.read(bench.store, "s1")
     for wrong in wrong_versions(version):
-        error = await raises(
-            VersionConflictError,
-            f"a replace at {wrong} of a key at {version}",
-            part.replace,
-            bench.store,
-            "s1",
-            [],
-            expected_version=wrong,
-        )
-        tells(error, "s1", wrong, version)
+        what = f"a replace at {wrong} of a key at {version}"
+        await conflicts(what, part.replace, bench.store, "s1", [], expected=wrong, actual=version)
         equal(await part.read(bench.store, "s1"), before, f"the key after a refused replace at {wrong}")
 
 
@@ -137,16 +123,8 @@ async def replace_at_the_version_writes(bench: Bench, part: WritablePart) -> Non
 async def replace_of_absent_conflicts(bench: Bench, part: WritablePart) -> None:
     """A replace of an absent key is a conflict at every expected version, and creates nothing."""
     for expected in (None, 0, 1):
-        error = await raises(
-            VersionConflictError,
-            f"a replace at {expected} of an absent key",
-            part.replace,
-            bench.store,
-            "s1",
-            [{"n": 1}],
-            expected_version=expected,
-        )
-        tells(error, "s1", expected, 0)
+        what = f"a replace at {expected} of an absent key"
+        await conflicts(what, part.replace, bench.store, "s1", [{"n": 1}], expected=expected, actual=0)
         equal(await part.read(bench.store, "s1"), None, "the key after the refused replace")
 
 
@@ -181,15 +159,8 @@ async def delete_refuses_another_version(bench: Bench, part: Part) -> None:
     version = await part.make(bench.store, key)
     before = await part.read(bench.store, key)
     for wrong in wrong_versions(version):
-        error = await raises(
-            VersionConflictError,
-            f"a delete at {wrong} of a key at {version}",
-            part.delete,
-            bench.store,
-            key,
-            expected_version=wrong,
-        )
-        tells(error, key, wrong, version)
+        what = f"a delete at {wrong} of a key at {version}"
+        await conflicts(what, part.delete, bench.store, key, expected=wrong, actual=version)
         equal(await part.read(bench.store, key), before, f"the key after a refused delete at {wrong}")
     holds(await part.delete(bench.store, key, expected_version=version), "a delete at the version: expected True")
     equal(await part.read(bench.store, key), None, "the key after a delete at its version")
@@ -201,10 +172,7 @@ async def delete_of_absent(bench: Bench, part: Part) -> None:
     key = part.key("s1")
     equal(await part.delete(bench.store, key), False, "a delete of an absent key")
     equal(await part.delete(bench.store, key, expected_version=0), False, "a delete at 0 of an absent key")
-    error = await raises(
-        VersionConflictError, "a delete at 5 of an absent key", part.delete, bench.store, key, expected_version=5
-    )
-    tells(error, key, 5, 0)
+    await conflicts("a delete at 5 of an absent key", part.delete, bench.store, key, expected=5, actual=0)
 
 
 @law_of_each("two-readers-one-writer", parts=LISTS, promise=2, methods=["write"])
@@ -212,16 +180,10 @@ async def two_readers_one_writer(bench: Bench, part: WritablePart) -> None:
     """Of two that read the same version the second to write is refused, and nothing of the first is lost."""
     version = await part.make(bench.store, "s1", {"n": 0})
     await part.write(bench.store, "s1", [{"by": "first"}], expected_version=version)
-    error = await raises(
-        VersionConflictError,
-        "the second write at the version that both had read",
-        part.write,
-        bench.store,
-        "s1",
-        [{"by": "second"}],
-        expected_version=version,
+    what = "the second write at the version that both had read"
+    error = await conflicts(
+        what, part.write, bench.store, "s1", [{"by": "second"}], expected=version, actual=version + 1
     )
-    tells(error, "s1", version, version + 1)
     await part.write(bench.store, "s1", [{"by": "second"}], expected_version=error.actual)
     expected = [{"n": 0}, {"by": "first"}, {"by": "second"}]
     equal(await part.values(bench.store, "s1"), expected, "both writes after the second was repeated")
