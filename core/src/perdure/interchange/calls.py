@@ -25,14 +25,16 @@ class _Step:
         self.place = place
         self.calls = [str(call["id"]) for call in calls]
         self.results: dict[int, int] = {}
+        self._open: dict[str, list[int]] = {}
+        for index in reversed(range(len(self.calls))):
+            self._open.setdefault(self.calls[index], []).append(index)
 
-    def answer(self, call_id: object, place: int) -> bool:
+    def answer(self, call_id: str, place: int) -> bool:
         """Take a result for the first call of its id that has none."""
-        for index, wanted in enumerate(self.calls):
-            if wanted == call_id and index not in self.results:
-                self.results[index] = place
-                return True
-        return False
+        if not self._open[call_id]:
+            return False
+        self.results[self._open[call_id].pop()] = place
+        return True
 
 
 def repair_calls(records: Sequence[Record]) -> Converted[list[Record]]:
@@ -75,6 +77,7 @@ def repair_calls(records: Sequence[Record]) -> Converted[list[Record]]:
 def _matched(records: Sequence[Record]) -> tuple[list[_Step], set[int]]:
     """Match each result with the last step before it that makes its call; and return the places of those without one."""
     steps: list[_Step] = []
+    latest: dict[str, _Step] = {}
     aside: set[int] = set()
     for place, record in enumerate(records):
         if not is_own(record):
@@ -82,11 +85,12 @@ def _matched(records: Sequence[Record]) -> tuple[list[_Step], set[int]]:
         message = record["message"]
         if message.get("role") == "tool":
             call_id = message.get("tool_call_id")
-            step = next((step for step in reversed(steps) if call_id in step.calls), None)
+            step = latest.get(call_id) if isinstance(call_id, str) else None
             if step is None or not step.answer(call_id, place):
                 aside.add(place)
         elif message.get("tool_calls"):
             steps.append(_Step(place, message["tool_calls"]))
+            latest |= dict.fromkeys(steps[-1].calls, steps[-1])
     return steps, aside
 
 
