@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import sqlite3
 import tempfile
@@ -137,6 +138,22 @@ async def test_missing_items_are_never_a_shorter_list(path: Path, journal: Sqlit
         await journal.read(Key(Part.SESSIONS, "s"))
 
 
+@pytest.mark.parametrize("count", [2, 0, -1, -1 << 62])
+async def test_a_count_that_is_damaged_makes_no_shorter_history(
+    path: Path, journal: SqliteJournal, append: Maker, count: int
+) -> None:
+    await journal.write([append("other", b"1", b"2", b"3")])
+    await journal.write([append("s", b"1", b"2", b"3")])
+    make(path, f"UPDATE journal SET count = {count} WHERE name = 's'")
+    windows: list[dict[str, int]] = [{}, {"last": 1}, {"after": 9}, {"limit": 1}]
+    for window in windows:
+        with pytest.raises(StoreCorruptedError, match="sessions s is damaged: it has more items than it counts"):
+            await journal.read(Key(Part.SESSIONS, "s"), **window)
+    other = await journal.read(Key(Part.SESSIONS, "other"))
+    assert other is not None
+    assert list(other.items) == [b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [("\"group\" = CAST(x'ff' AS TEXT)", "UTF-8"), ("updated_at = 1 << 62", "instants"), ("created_at = -1 << 62", "instants")],
@@ -192,8 +209,34 @@ async def test_the_directory_is_made_to_outlast_a_power_loss(tmp_path: Path, mon
 
 
 async def test_a_directory_is_called_one(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="it is a directory; name a file in it"):
+    with pytest.raises(StoreUnavailableError, match="it is a directory; name a file in it") as caught:
         await SqliteJournal(tmp_path).open()
+    assert (caught.value.retryable, "Name a file" in caught.value.hint) == (False, True)
+
+
+async def test_a_name_that_sqlite_gives_to_parts_of_another_file_is_refused(path: Path) -> None:
+    """What was stored there was overwritten when the other file was opened."""
+    for part in ("-wal", "-shm", "-journal"):
+        with pytest.raises(StoreUnavailableError, match="overwrites") as caught:
+            await SqliteJournal(f"{path}{part}").open()
+        assert not caught.value.retryable
+    assert list(path.parent.iterdir()) == []
+
+
+async def test_a_file_system_that_syncs_no_directory_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = errno.EINVAL
+
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    journal = SqliteJournal(tmp_path / "network" / "agent.db")
+    await journal.open()
+    await journal.close()
+    code = errno.EIO
+    with pytest.raises(StoreUnavailableError) as caught:
+        await SqliteJournal(tmp_path / "failing" / "agent.db").open()
+    assert caught.value.retryable
 
 
 async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Everything here runs in the connection's thread, before anybody else has the con
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sqlite3
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from perdure.backend import SchemaVersionError, StoreUnavailableError, UnsupportedOperationError, describe
+from perdure.backend import SchemaVersionError, StoreUnavailableError, UnsupportedOperationError
 from perdure_sqlite.failures import BUSY, failure, primary_code
 from perdure_sqlite.worker import Worker
 
@@ -129,16 +130,18 @@ class Database:
         if self.path == MEMORY:
             return
         try:
-            directory = Path(os.path.realpath(self.path)).parent  # of a link: where the file is, and with it its log
-            _make(directory)
-            kind = self.file_system(directory)
+            place = Path(os.path.realpath(self.path))  # of a link: where the file is, and with it its log
+            if place.name.endswith(("-wal", "-shm", "-journal")):
+                raise ValueError("SQLite gives such a name to a part of another file, and overwrites what has it")
+            _make(place.parent)
+            kind = self.file_system(place.parent)
             present = Path(self.path).exists()
             if Path(self.path).is_dir():
                 raise IsADirectoryError("it is a directory; name a file in it")
             if present and not os.access(self.path, os.W_OK):
                 raise PermissionError("the file is read-only")
         except (OSError, ValueError) as error:
-            raise StoreUnavailableError("open", self.path, describe(error)) from error
+            raise failure(error, operation="open", key=self.path, where=self.path) from error
         if self.journal_mode == "wal" and kind in NETWORK_FILE_SYSTEMS:
             raise _wal_refused(self.path, kind)
         if present:
@@ -242,6 +245,9 @@ def _make(directory: Path) -> None:
         return
     try:
         os.fsync(parent)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a network file system that syncs no directory
+            raise
     finally:
         os.close(parent)
 

@@ -9,6 +9,8 @@ from perdure.backend import OutcomeUnknownError, StoreCorruptedError, StoreError
 # Primary result codes, https://www.sqlite.org/rescode.html; `sqlite3` names them only in newer Pythons.
 INTERNAL, BUSY, NOMEM, IOERR, CORRUPT, TOOBIG, NOTADB = 2, 5, 7, 10, 11, 18, 26
 UNIQUE = 2067  # an extended one: an item that belongs to no key is where the next one goes
+# A ValueError: a name that cannot be.
+WRONG_PLACE = FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError, ValueError
 
 
 def primary_code(error: BaseException) -> int:
@@ -38,7 +40,9 @@ def failure(error: Exception, *, operation: str, key: str, where: str, unknown: 
         failed = OutcomeUnknownError(operation, key, f"{describe(error)} ({where})")
     else:
         failed = StoreUnavailableError(operation, key, f"{describe(error)} ({where})")
-        if primary_code(error) == TOOBIG or isinstance(error, OverflowError):
+        if isinstance(error, WRONG_PLACE) and operation in {"open", "examine"}:
+            failed.retryable, failed.hint = False, "Name a file that can be there, and make sure that it may be used."
+        elif primary_code(error) == TOOBIG or isinstance(error, OverflowError):
             failed.retryable, failed.hint = False, "Write fewer or smaller items at a time."
     failed.__cause__ = error
     return failed

@@ -108,19 +108,22 @@ class SqliteJournal(Journal):
     ) -> JournalSnapshot | None:
         """Read the head and the items in one transaction."""
 
+        def damage(problem: str) -> StoreCorruptedError:
+            return StoreCorruptedError(f"{self._database.path}: {key.part} {key.id}", problem)
+
         def load(db: sqlite3.Connection) -> JournalSnapshot | None:
             row = db.execute(LOAD, self._names(key)).fetchone()
             if row is None:
                 return None
-            place, rewritten, *rest = row
+            place, rewritten, hides, *rest = row
             head = info(rest, self._database.path, key.part)
+            if hides:
+                raise damage("it has more items than it counts")
             start = min(after, head.count) if last is None else max(0, head.count - last)
             stop = head.count if limit is None else min(head.count, start + limit)
             items = [data for (data,) in db.execute(ITEMS, (place + start, place + stop))] if start < stop else []
             if len(items) != stop - start:
-                raise StoreCorruptedError(
-                    f"{self._database.path}: {key.part} {key.id}", "some of its items are missing"
-                )
+                raise damage("some of its items are missing")
             times = head.created_at, head.updated_at
             return JournalSnapshot(head.id, head.version, head.count, head.head, *times, items, start, rewritten)
 
