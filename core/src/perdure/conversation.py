@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Final, Self
 from perdure.archives import archive_id, archive_versions, archives_of, readable_archives_of
 from perdure.behind_damage import list_approvals
 from perdure.contracts.approvals import is_denied_by_time
-from perdure.contracts.checkpoints import CLAIM_STATUSES, IDLE, TURN_STATUSES, CheckpointHead
+from perdure.contracts.checkpoints import (
+    CLAIM_STATUSES,
+    CLEARING,
+    COPYING,
+    DELETING,
+    DISCARDING,
+    IDLE,
+    TURN_STATUSES,
+    CheckpointHead,
+)
 from perdure.contracts.ids import RUN_SUFFIX, check_session_id, conversation_of, is_run, session_of
 from perdure.contracts.plain import is_texts
 from perdure.errors import (
@@ -26,7 +35,7 @@ from perdure.errors import (
     StoreCorruptedError,
     VersionConflictError,
 )
-from perdure.half_copies import COPYING, is_half_copied
+from perdure.half_copies import is_half_copied
 from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
 
@@ -90,14 +99,8 @@ class Claim:
         earlier = _last_claim(found)
         # Who finishes a claim keeps the version that it names: what came in since is not part of what was asked for.
         named = earlier["session_version"] if earlier and earlier["action"] == action else await _version(store, key)
-        note: Record = {
-            "v": 1,
-            "kind": "claim",
-            "at": store.clock.now().isoformat(),
-            "action": action,
-            "was": ABSENT if found is None else earlier["was"] if earlier else found.head.status,
-            "session_version": named,
-        }
+        was = ABSENT if found is None else earlier["was"] if earlier else found.head.status
+        note = claim_note(action, was, named, store.clock.now())
         archives = list(earlier.get("archives", ())) if earlier else []
         if archive:
             archives.append(archive_id(key, named))
@@ -240,6 +243,18 @@ class Claim:
         return True
 
 
+def claim_note(action: str, was: str, session_version: int, at: datetime) -> Record:
+    """Return the entry of a claim: what is done to the conversation, and as what it was found."""
+    return {
+        "v": 1,
+        "kind": "claim",
+        "at": at.isoformat(),
+        "action": action,
+        "was": was,
+        "session_version": session_version,
+    }
+
+
 def idle_head(head: CheckpointHead) -> CheckpointHead:
     """Return the head of a journal in which no turn is open."""
     return CheckpointHead(status=IDLE, session_id=head.session_id, agent=head.agent, extra=head.extra)
@@ -287,13 +302,13 @@ async def _finish(store: AgentStore, found: Checkpoint) -> None:
     with await Claim.take(store, found.key, found, status, at=at) as claim:
         named = claim.note["session_version"]
         session = await session_head(store, found.key)
-        if status == "discarding":
+        if status == DISCARDING:
             await claim.drop_turn()
-        elif status == "deleting":
+        elif status == DELETING:
             await claim.delete()
-        elif status == "clearing" and session is not None and session.version == named:
+        elif status == CLEARING and session is not None and session.version == named:
             await claim.clear()
-        elif status == "clearing" and session is not None and session.rewritten == named + 1:
+        elif status == CLEARING and session is not None and session.rewritten == named + 1:
             await claim.drop_all()  # it was emptied before
         else:
             await claim.let_go()
@@ -301,7 +316,7 @@ async def _finish(store: AgentStore, found: Checkpoint) -> None:
 
 async def drop_turn(store: AgentStore, key: str, found: Checkpoint) -> None:
     """Drop the turn in a journal at the version read, or raise `VersionConflictError`."""
-    claim = await Claim.take(store, key, found, "discarding")
+    claim = await Claim.take(store, key, found, DISCARDING)
     # Whoever takes the claim over finishes it; the turn that is there now may be a later one.
     with claim, contextlib.suppress(OwnershipLostError):
         await claim.drop_turn()
@@ -309,7 +324,7 @@ async def drop_turn(store: AgentStore, key: str, found: Checkpoint) -> None:
 
 def open_status(found: Checkpoint | None) -> str:
     """Return the status of the turn in a journal, also behind a claim; `idle` if none is open, or none for long."""
-    if found is None or found.head.status in ("discarding", "deleting"):
+    if found is None or found.head.status in (DISCARDING, DELETING):
         return IDLE
     claim = _last_claim(found)
     return str(claim["was"]) if claim else found.head.status
@@ -391,7 +406,7 @@ async def delete_session(store: AgentStore, session_id: str, *, force: bool = Fa
         if found is None and not approvals and await session_head(store, session_id) is None:
             return began  # of a deletion that was cut short, the rest is deleted now
         try:
-            with await Claim.take(store, session_id, found, "deleting") as claim:
+            with await Claim.take(store, session_id, found, DELETING) as claim:
                 await claim.delete()
         except VersionConflictError:
             continue  # somebody was first; only a live owner refuses

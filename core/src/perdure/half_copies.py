@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from perdure.contracts.checkpoints import COPYING
 from perdure.contracts.plain import is_texts
 from perdure.errors import StoreCorruptedError
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
 
-COPYING: Final = "copying"
 _MAKING: Final = "making"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.archives import archive_of, archive_versions, archives_of
 from perdure.behind_damage import each
 from perdure.contracts.approvals import is_denied_by_time, touched_at
-from perdure.contracts.checkpoints import FINISHED, TURN_STATUSES
+from perdure.contracts.checkpoints import DELETING, FINISHED, TURN_STATUSES
 from perdure.contracts.ids import session_of
 from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status, session_head
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
@@ -212,9 +212,9 @@ class _Pruning:
         # The claim is written at an old instant, so that it does not itself make the conversation look younger.
         at = max(seen.ages())
         try:
-            with await Claim.take(self.store, seen.key, seen.journal, "deleting", at=at) as claim:
+            with await Claim.take(self.store, seen.key, seen.journal, DELETING, at=at) as claim:
                 again = await self._look(seen.key, await self.store.checkpoints.load(seen.key))
-                if seen.journal is not None and seen.journal.head.status == "deleting":
+                if seen.journal is not None and seen.journal.head.status == DELETING:
                     await claim.delete()  # it was begun: what came in since goes, too
                 elif (
                     self._young(again)

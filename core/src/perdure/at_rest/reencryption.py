@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from perdure.at_rest.encoded_journal import EncodedJournal
-from perdure.contracts.checkpoints import TURN_STATUSES, CheckpointReplace
+from perdure.contracts.checkpoints import COPYING, TURN_STATUSES, CheckpointReplace
 from perdure.contracts.ids import is_run
 from perdure.conversation import Claim, busy, settle
 from perdure.errors import (
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint, CheckpointHead
     from perdure.journal.contract import JournalSnapshot
-
-CLAIM: Final = "copying"
 
 _UNWRITABLE: Final = (CodecError, RecordTooLargeError, StoreCorruptedError)
 """What is wrong with one key, and stops no other."""
@@ -126,7 +124,7 @@ class _Reencryption:
         if part is not Part.RUNS:
             return
         found = await self.journals[part].read(Key(part, name), limit=0)
-        if found is not None and found.head.status == CLAIM:
+        if found is not None and found.head.status == COPYING:
             with contextlib.suppress(SessionBusyError):
                 await settle(self.store, name)
 
@@ -153,7 +151,7 @@ class _Reencryption:
         times = [part.updated_at for part in (found, session) if part is not None]
         if not times:
             return  # it was deleted meanwhile
-        with await Claim.take(self.store, name, found, CLAIM, at=max(times)) as claim:
+        with await Claim.take(self.store, name, found, COPYING, at=max(times)) as claim:
             try:
                 await self._claimed(claim, found)
             except (*_UNWRITABLE, VersionConflictError):

@@ -24,7 +24,12 @@ AWAITING_APPROVAL: Final = "awaiting-approval"
 READY: Final = "ready"
 FINISHED: Final = "finished"
 TURN_STATUSES: Final = (IN_PROGRESS, AWAITING_APPROVAL, READY, FINISHED)
-CLAIM_STATUSES: Final = ("discarding", "clearing", "compacting", "deleting", "copying")
+DISCARDING: Final = "discarding"
+CLEARING: Final = "clearing"
+COMPACTING: Final = "compacting"
+DELETING: Final = "deleting"
+COPYING: Final = "copying"
+CLAIM_STATUSES: Final = (DISCARDING, CLEARING, COMPACTING, DELETING, COPYING)
 STATUSES: Final = (IDLE, *TURN_STATUSES, *CLAIM_STATUSES)
 
 

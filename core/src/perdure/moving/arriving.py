@@ -6,11 +6,11 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
-from perdure.contracts.checkpoints import CheckpointHead
+from perdure.contracts.checkpoints import COPYING, CheckpointHead
 from perdure.contracts.ids import session_of
-from perdure.conversation import ABSENT, busy, settle
+from perdure.conversation import ABSENT, busy, claim_note, settle
 from perdure.errors import PerdureError, StoreError
-from perdure.half_copies import COPYING, Making, begun
+from perdure.half_copies import Making, begun
 from perdure.moving.comparing import approval_facts, first_difference, record_facts, session_facts
 from perdure.moving.plans import Plan, plan
 from perdure.ownership.leases import OwnershipLostError
@@ -173,9 +173,7 @@ class Arrival:
 
     def _note(self) -> Record:
         archives = [name.session_id for name in self.snapshot.sessions if name.session_id != self.snapshot.key]
-        now = self.store.clock.now().isoformat()
-        note = {"v": 1, "kind": "claim", "at": now, "action": COPYING, "was": ABSENT, "session_version": 0}
-        return note | {"archives": archives}
+        return claim_note(COPYING, ABSENT, 0, self.store.clock.now()) | {"archives": archives}
 
     def _began(self) -> datetime | None:
         """Return when the turn journal was created; one that is there for the copy alone begins now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from perdure.contracts.checkpoints import COPYING
 from perdure.conversation import settle
 from perdure.errors import (
     InvalidArgumentError,
@@ -14,7 +15,6 @@ from perdure.errors import (
     StoreCorruptedError,
     VersionConflictError,
 )
-from perdure.half_copies import COPYING
 from perdure.moving.arriving import Arrival, DifferentError
 from perdure.moving.comparing import approval_facts, difference, first_difference
 from perdure.moving.snapshots import read_unclaimed

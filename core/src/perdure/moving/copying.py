@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from perdure.behind_damage import each
+from perdure.contracts.checkpoints import COPYING
 from perdure.conversation import Claim, busy, journal_of, settle
 from perdure.errors import (
     InvalidArgumentError,
@@ -26,7 +27,7 @@ from perdure.errors import (
     UnsupportedOperationError,
     VersionConflictError,
 )
-from perdure.half_copies import COPYING, is_half_copied
+from perdure.half_copies import is_half_copied
 from perdure.moving.arriving import Arrival, DifferentError, nothing
 from perdure.moving.bringing import DAMAGE, bring_alone
 from perdure.moving.comparing import difference

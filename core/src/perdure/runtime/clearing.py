@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from perdure.contracts.checkpoints import FINISHED, IDLE
+from perdure.contracts.checkpoints import CLEARING, FINISHED, IDLE
 from perdure.conversation import Claim
 from perdure.errors import SessionConflictError, VersionConflictError
 from perdure.events import ContextCleared
@@ -33,7 +33,7 @@ async def clear(journal: PendingTurns, view: TranscriptView, channel: Channel) -
         if found is None and await store.sessions.load(key, limit=0) is None:
             return
         with contextlib.suppress(VersionConflictError):  # somebody else was first: look again
-            with await Claim.take(store, key, found, "clearing") as claim:
+            with await Claim.take(store, key, found, CLEARING) as claim:
                 await _emptied(claim, view)
             if found is not None:
                 tell_dropped(channel, found)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from perdure import codec
-from perdure.contracts.checkpoints import FINISHED, IDLE
+from perdure.contracts.checkpoints import COMPACTING, FINISHED, IDLE
 from perdure.contracts.records import encode_object
 from perdure.contracts.store import describe, in_one_life
 from perdure.conversation import Claim
@@ -188,7 +188,7 @@ class Compactor:
         if base is None or split(self._whole.read.records, self.options.keep) is None:
             return NOTHING
         self.channel.scope = base.scope
-        with await Claim.take(self.store, self.id, found, "compacting", archive=self.options.archive) as claim:
+        with await Claim.take(self.store, self.id, found, COMPACTING, archive=self.options.archive) as claim:
             self.channel.emit(CompactionStarted, None, self._sink)
             try:
                 done = await self._claimed(claim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from perdure.contracts.checkpoints import FINISHED, IDLE, TURN_STATUSES
+from perdure.contracts.checkpoints import DELETING, FINISHED, IDLE, TURN_STATUSES
 from perdure.contracts.store import in_one_life
 from perdure.conversation import drop_turn
 from perdure.errors import (
@@ -92,9 +92,7 @@ class Departure:
         """
         if "approvals" not in self.store:
             return
-        deleted = (
-            found is None or found.head.status == "deleting" or not in_one_life(self.journal.version, found.version)
-        )
+        deleted = found is None or found.head.status == DELETING or not in_one_life(self.journal.version, found.version)
         for call in (call for step in self.state.steps for call in step.calls):
             questions = [call.id] * call.gated + [call.doubt_id] * (call.attempts > 0)
             for approval_id in questions:
