@@ -166,9 +166,9 @@ class ConversationWorld:
         """Return what a process does."""
         return self.programs[process.name](self, self.store(process.name, process.journal))
 
-    def fresh(self, name: str = "settler", *, atomic: bool | None = None) -> AgentStore:
+    def fresh(self, name: str = "settler") -> AgentStore:
         """Return the bundle of a process that nobody stops, to look and to tidy up."""
-        return self.store(name, InterceptedJournal(self.journal, Interception(), atomic=atomic))
+        return self.store(name, InterceptedJournal(self.journal, Interception()))
 
     @cached_property
     def _judge(self) -> AgentStore:

@@ -20,18 +20,16 @@ class DriverError(Exception):
     """Stands for whatever a driver raises."""
 
 
-def failing(*kinds: str, number: int = 0, after: bool = False) -> Interception:
+def failing(*kinds: str, after: bool = False) -> Interception:
     """Return an interception that raises a driver's error at calls of these kinds.
 
     Args:
         *kinds: `read`, `write`, `scan`.
-        number: At which of them, from 1; 0: at each.
         after: Whether the call takes effect first.
     """
 
     async def fail(call: Call) -> None:
-        if number in (0, call.number):
-            raise DriverError("the connection is gone")
+        raise DriverError("the connection is gone")
 
     return Interception(counted=kinds, after=fail) if after else Interception(counted=kinds, before=fail)
 

@@ -33,7 +33,6 @@ def over(
     process: Process | None = None,
     *,
     clock: Any = None,
-    lease: Any = None,
 ) -> Stores:
     """Return a bundle over the same data, as another process has it.
 
@@ -43,7 +42,6 @@ def over(
         interceptions: What the calls of every other part pass, the outermost first.
         process: Who it is; `None`: this process.
         clock: What it goes by; `None`: as the bundle under test.
-        lease: The lease that it takes; `None`: the usual one.
     """
     parts: dict[str, Any] = {}
     for one in PARTS:
@@ -55,7 +53,7 @@ def over(
             else:
                 parts[one.name] = _copied(part)
                 parts[one.name].journal = instead
-    return type(stores)(**parts, clock=clock or stores.clock, process=process, lease=lease)
+    return type(stores)(**parts, clock=clock or stores.clock, process=process)
 
 
 def _copied(part: Any) -> Any:
