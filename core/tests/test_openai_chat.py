@@ -276,7 +276,7 @@ async def test_of_a_file_that_is_refused_nothing_comes_in(target: AgentStore) ->
 @pytest.mark.anyio
 async def test_an_import_into_a_store_without_claims_is_whole_or_not_there(clock: ManualClock) -> None:
     """However long it is: nothing tells there that a half is one, and some such stores delete nothing."""
-    chat = json.dumps([{"role": "user", "content": str(number)} for number in range(2_500)]).encode()
+    chat = json.dumps([{"role": "user", "content": str(number)} for number in range(1_100)]).encode()
     for number, how in ((1, "die-before"), (1, "die-after"), (2, "die-before")):
         async with open_store("memory:", clock=clock) as store:
             alone = AgentStore(sessions=store.sessions, clock=clock)
@@ -287,7 +287,7 @@ async def test_an_import_into_a_store_without_claims_is_whole_or_not_there(clock
             assert (report.not_copied, report.copied + report.present) == ({}, 1)
             found = await store.sessions.load("s", limit=0)
             assert found is not None
-            assert found.count == 2_500
+            assert found.count == 1_100
 
 
 @pytest.mark.anyio
