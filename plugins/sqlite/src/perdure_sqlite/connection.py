@@ -90,7 +90,7 @@ class Connection:
         """Let all that wait go over, once every task that could run has asked for what it wants."""
         calls = [call for call in self._waiting if not call.answer.done()]  # who was cancelled by now has not written
         self._waiting = []
-        if not self._forgotten.alive:  # closed from another loop, while this one stood still
+        if self._closing and not self._forgotten.alive:  # closed from another loop, while this one stood still
             for call in calls:
                 call.fail(StoreClosedError(self._title))
                 call.deliver()
@@ -126,6 +126,7 @@ class Connection:
                 return
         except RuntimeError:  # it was closed meanwhile
             pass
+        self._closing = True
         self._end()  # its loop is gone, and with it everybody who could wait for an answer
 
     def _refuse(self) -> None:

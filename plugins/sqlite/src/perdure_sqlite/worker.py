@@ -72,12 +72,14 @@ class Worker(sqlite3.Connection):
         """Run the calls of one hop. When it returns, each has its result or its error, and what it wrote is committed."""
         if self.in_transaction:  # memory ran out before the hop before could take back what it did
             self.execute("ROLLBACK")
-        reads = [call for call in calls if not call.statements]
-        writes = [call for call in calls if call.statements]
-        for place, call in enumerate(reads):
+        writes = []
+        for place, call in enumerate(calls, start=1):
+            if call.statements:
+                writes.append(call)
+                continue
             error = self._read(call)
             if error is not None and primary_code(error) == BUSY:  # whoever else is here has waited as long in vain
-                self._fail_all([*reads[place + 1 :], *writes], error, unknown=False)
+                self._fail_all([*writes, *calls[place:]], error, unknown=False)
                 return
         if len(writes) == 1 and writes[0].statements == 1:
             self._write(writes[0])
