@@ -380,7 +380,7 @@ async def test_many_unknown_outcomes_cost_one_look(store: AgentStore) -> None:
         looks += 1
         return await load_of_store(key)
 
-    used.checkpoints.load = look  # type: ignore[method-assign]  # reason: only its calls are counted
+    used.checkpoints.load = look  # type: ignore[method-assign, misc]  # reason: only its calls are counted
     await journal.append([{"n": 9}])
     assert (looks, [entry.get("n") for entry in (await load(store)).entries]) == (1, [None, 2, 9])
 
