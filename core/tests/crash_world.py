@@ -34,7 +34,7 @@ from perdure.journal.stores import journal_stores
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.ownership.leases import Process
 from perdure.runtime.results import TurnResult
-from perdure.runtime.turn_state import CallState, TurnState
+from perdure.runtime.turn.state import CallState, TurnState
 from perdure_conformance.interception import Call, Died, InterceptedJournal, Interception
 from perdure_conformance.manual_clock import ManualClock
 from perdure_memory.journal import MemoryJournal

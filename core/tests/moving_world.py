@@ -6,11 +6,11 @@ from typing import Any
 
 from perdure import Agent, AgentStore, ToolCall, codec, tool
 from perdure.contracts.approvals import Approval
+from perdure.conversations.paging import walk
 from perdure.errors import PropagatingToolError
 from perdure.journal.contract import Append, Head, Key, Part
 from perdure.journal.stores import JournalSessions
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure.paging import walk
 
 RAN: list[str] = []
 """What the tools have done, by name."""

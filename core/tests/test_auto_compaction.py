@@ -13,7 +13,7 @@ from perdure import Agent, AgentStore, Compaction, Message, Session, Usage, Work
 from perdure.errors import StoreUnavailableError, UnsupportedOperationError
 from perdure.events import CompactionDone, CompactionStarted, RunDone, RunStarted
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure.runtime.sweeps import SweepReport
+from perdure.runtime.workers.sweeps import SweepReport
 from perdure_conformance.interception import Call, Died, Interception, at
 
 pytestmark = pytest.mark.anyio

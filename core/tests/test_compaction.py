@@ -27,7 +27,7 @@ from core.tests.session_world import World, awaiting, elsewhere_running, finishe
 
 from perdure import Agent, AgentStore, Lease, Message, ToolCall, Usage
 from perdure.clock import SYSTEM_CLOCK
-from perdure.conversation import settle
+from perdure.conversations.claims import settle
 from perdure.errors import (
     AgentChangedError,
     ApprovalOrphanedError,
@@ -42,9 +42,9 @@ from perdure.errors import (
 )
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.observers.listening import Channel
-from perdure.runtime.compaction import CompactionResult, Compactor
-from perdure.runtime.compaction_policy import Compaction, CompactionOptions
-from perdure.runtime.transcript import TranscriptView
+from perdure.runtime.transcript.compaction import CompactionResult, Compactor
+from perdure.runtime.transcript.compaction_policy import Compaction, CompactionOptions
+from perdure.runtime.transcript.reading import TranscriptView
 from perdure_conformance.interception import Call, Interception
 
 pytestmark = pytest.mark.anyio

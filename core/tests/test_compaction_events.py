@@ -25,9 +25,9 @@ from perdure.errors import (
 )
 from perdure.events import CompactionDone, CompactionStarted
 from perdure.observers.listening import Channel
-from perdure.runtime.compaction import Compactor, compact_if_due
-from perdure.runtime.compaction_policy import Compaction, CompactionOptions, due
-from perdure.runtime.digest import Digest
+from perdure.runtime.transcript.compaction import Compactor, compact_if_due
+from perdure.runtime.transcript.compaction_policy import Compaction, CompactionOptions, due
+from perdure.runtime.transcript.digest import Digest
 from perdure_conformance.interception import at
 
 pytestmark = pytest.mark.anyio

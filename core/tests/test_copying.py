@@ -23,7 +23,7 @@ from perdure.archives import archive_id, archive_state
 from perdure.backend import Key, Part, Replace
 from perdure.contracts.approvals import Approval
 from perdure.contracts.sessions import Transcript
-from perdure.conversation import Claim
+from perdure.conversations.claims import Claim
 from perdure.errors import (
     InvalidArgumentError,
     SessionBusyError,

@@ -16,8 +16,8 @@ import pytest
 from perdure import Agent, AgentStore, Message, Session, ToolCall, codec, tool
 from perdure.errors import StoreCorruptedError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
-from perdure.runtime.digest import Digest
-from perdure.runtime.history import turn_starts
+from perdure.runtime.transcript.digest import Digest
+from perdure.runtime.transcript.history import turn_starts
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from core.tests.processes import another, die_at
 from perdure import Agent, AgentStore, Message, Session
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.runtime.messages import Usage, stamp
-from perdure.runtime.turn_state import entry, given_input
+from perdure.runtime.turn.state import entry, given_input
 from perdure_conformance.interception import Call, Interception
 
 pytestmark = pytest.mark.anyio

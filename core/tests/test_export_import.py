@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from perdure import AgentStore, codec, open_store
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
-from perdure.conversation import Claim
+from perdure.conversations.claims import Claim
 from perdure.errors import ImportDataError, InvalidArgumentError, SchemaVersionError, SessionHalfCopiedError
 from perdure.interchange import export_conversations, import_conversations
 from perdure_conformance.interception import Died, at

@@ -26,8 +26,8 @@ from perdure import Agent, AgentStore
 from perdure.errors import OutcomeUnknownError, StreamError
 from perdure.events import RunEvent
 from perdure.models import ScriptedModel
-from perdure.runtime.runner import Runner
 from perdure.runtime.stream import RunStream
+from perdure.runtime.turn.runner import Runner
 from perdure_conformance.interception import Call, Interception
 
 pytestmark = pytest.mark.anyio

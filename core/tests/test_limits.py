@@ -15,7 +15,7 @@ from perdure import Agent, AgentStore, Limits, Session, ToolCall, TurnResult, Us
 from perdure.errors import InvalidArgumentError, LimitExceededError, SessionConflictError, StoreCorruptedError
 from perdure.events import InputQueued, RunEvent
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
-from perdure.runtime.limits import Spent
+from perdure.runtime.turn.limits import Spent
 from perdure_conformance.interception import Call, Interception
 from perdure_conformance.manual_clock import ManualClock
 

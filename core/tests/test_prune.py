@@ -13,7 +13,7 @@ from perdure import Agent, AgentStore, PruneReport, ToolCall, tool
 from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import CheckpointHead
 from perdure.contracts.records import Page
-from perdure.conversation import Claim
+from perdure.conversations.claims import Claim
 from perdure.errors import InvalidArgumentError, UnsupportedOperationError
 from perdure.journal.contract import Part
 from perdure.journal.stores import JournalApprovals

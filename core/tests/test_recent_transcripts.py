@@ -19,8 +19,8 @@ from perdure.errors import InvalidArgumentError, OutcomeUnknownError, SessionCon
 from perdure.events import ApprovalRequested, RunDone, ToolStarted
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.recent import Recent
-from perdure.runtime.digest import Digest
-from perdure.runtime.transcript import TranscriptView
+from perdure.runtime.transcript.digest import Digest
+from perdure.runtime.transcript.reading import TranscriptView
 from perdure_conformance.interception import Call, Interception
 from perdure_conformance.manual_clock import ManualClock
 

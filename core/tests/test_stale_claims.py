@@ -10,7 +10,7 @@ from core.tests.processes import another, dead, die_at, elsewhere, everything
 from core.tests.session_world import CALLS, FIRST, World, awaiting, finished, in_progress, ready
 
 from perdure import AgentStore
-from perdure.conversation import Claim, settle
+from perdure.conversations.claims import Claim, settle
 from perdure.errors import SessionBusyError, SessionConflictError
 from perdure.ownership.leases import OwnershipLostError
 from perdure_conformance.interception import Call, Died, Interception, at

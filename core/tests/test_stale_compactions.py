@@ -26,7 +26,7 @@ from core.tests.processes import another, dead, die_at, everything
 
 from perdure import AgentStore
 from perdure.archives import archive_id, archive_state
-from perdure.conversation import Claim, settle
+from perdure.conversations.claims import Claim, settle
 from perdure.errors import OutcomeUnknownError, SessionConflictError, StoreUnavailableError
 from perdure_conformance.interception import Call, Died, Interception
 

@@ -14,7 +14,7 @@ from perdure.backend import StoredTranscript
 from perdure.errors import StoreCorruptedError, StoreUnavailableError
 from perdure.journal.stores import JournalSessions, journal_stores
 from perdure.models import ScriptedModel
-from perdure.runtime import transcript
+from perdure.runtime.transcript import reading as transcript
 from perdure_conformance.interception import Call, InterceptedJournal, Interception
 
 pytestmark = pytest.mark.anyio

@@ -16,9 +16,9 @@ from perdure.events import RunDone
 from perdure.models import FunctionModel, ModelRequest, ModelResponse, ScriptedModel
 from perdure.observers.listening import Channel
 from perdure.ownership.uninterrupted import Work
-from perdure.runtime import asking
-from perdure.runtime.joined_messages import JoinedMessages
 from perdure.runtime.tools import Tool
+from perdure.runtime.transcript.joined_messages import JoinedMessages
+from perdure.runtime.turn import asking
 
 pytestmark = pytest.mark.anyio
 

@@ -26,8 +26,8 @@ from perdure.errors import (
 )
 from perdure.journal.stores import JournalCheckpoints
 from perdure.models import ScriptedModel
-from perdure.runtime.sweeps import SweepReport, fruitless_lives
-from perdure.runtime.turn_state import entry
+from perdure.runtime.turn.state import entry
+from perdure.runtime.workers.sweeps import SweepReport, fruitless_lives
 from perdure_conformance.interception import Call, Interception
 from perdure_conformance.manual_clock import ManualClock
 

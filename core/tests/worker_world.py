@@ -13,7 +13,7 @@ from perdure import Agent, AgentStore, ToolCall, ToolContext, tool
 from perdure.contracts.checkpoints import Checkpoint
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.runtime.messages import stamp
-from perdure.runtime.turn_state import entry
+from perdure.runtime.turn.state import entry
 
 
 async def submit(store: AgentStore, session_id: str, text: str = "go", *, agent: str = "agent") -> str:

@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.ids import safe_id
+    from perdure.conversations.prune import PruneReport
     from perdure.opening import open_store
     from perdure.ownership.leases import Lease
-    from perdure.prune import PruneReport
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction import CompactionResult
-    from perdure.runtime.compaction_policy import Compaction
-    from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Message, ToolCall, Usage
     from perdure.runtime.results import PendingTurn, TurnResult
     from perdure.runtime.session import Session
     from perdure.runtime.stream import RunStream
     from perdure.runtime.tools import Tool, ToolContext, ToolDidNotRun, ToolRan, tool
-    from perdure.runtime.worker import Worker
+    from perdure.runtime.transcript.compaction import CompactionResult
+    from perdure.runtime.transcript.compaction_policy import Compaction
+    from perdure.runtime.turn.limits import Limits
+    from perdure.runtime.workers.worker import Worker
 
 _PLACES = {
     "Agent": "runtime.agent",
     "AgentStore": "bundle",
-    "Compaction": "runtime.compaction_policy",
-    "CompactionResult": "runtime.compaction",
+    "Compaction": "runtime.transcript.compaction_policy",
+    "CompactionResult": "runtime.transcript.compaction",
     "Lease": "ownership.leases",
-    "Limits": "runtime.limits",
+    "Limits": "runtime.turn.limits",
     "Message": "runtime.messages",
     "PendingTurn": "runtime.results",
-    "PruneReport": "prune",
+    "PruneReport": "conversations.prune",
     "RunStream": "runtime.stream",
     "Session": "runtime.session",
     "Tool": "runtime.tools",
@@ -46,7 +46,7 @@ _PLACES = {
     "ToolRan": "runtime.tools",
     "TurnResult": "runtime.results",
     "Usage": "runtime.messages",
-    "Worker": "runtime.worker",
+    "Worker": "runtime.workers.worker",
     "open_store": "opening",
     "safe_id": "contracts.ids",
     "tool": "runtime.tools",

@@ -14,7 +14,8 @@ from perdure.contracts.checkpoints import AWAITING_APPROVAL, READY, CheckpointRe
 from perdure.contracts.records import check_count
 from perdure.contracts.sessions import SessionAppend
 from perdure.contracts.store import Store
-from perdure.conversation import delete_session, journal_of, undecided
+from perdure.conversations.claims import delete_session, journal_of, undecided
+from perdure.conversations.prune import prune
 from perdure.errors import (
     ApprovalExpiredError,
     PerdureError,
@@ -25,7 +26,6 @@ from perdure.journal.stores import JournalCheckpoints, JournalSessions
 from perdure.observers.event_log import is_logged, log_event
 from perdure.observers.listening import Channels
 from perdure.ownership.leases import Lease, Ownership, Process
-from perdure.prune import prune
 from perdure.recent import Recent
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import CheckpointStore
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import SessionStore
+    from perdure.conversations.prune import PruneReport
     from perdure.events import Event, RunEvent
-    from perdure.prune import PruneReport
 
 TRANSCRIPT_CACHE: Final = 32 * 1024 * 1024
 """How many bytes of memory the transcripts take at the most that no session object holds any more, unless it is said."""

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import pytest
 
-from perdure import conversation
 from perdure.contracts.checkpoints import AWAITING_APPROVAL
-from perdure.conversation import Claim, idle_head
+from perdure.conversations import claims as conversation
+from perdure.conversations.claims import Claim, idle_head
+from perdure.conversations.prune import _Pruning
 from perdure.ownership.leases import Ownership
-from perdure.prune import _Pruning
-from perdure.runtime.calls import Calls
-from perdure.runtime.commit import Commit
-from perdure.runtime.runner import Runner
 from perdure.runtime.tools import Tool
-from perdure.runtime.turn_state import CallState, TurnState
+from perdure.runtime.turn.calls import Calls
+from perdure.runtime.turn.commit import Commit
+from perdure.runtime.turn.runner import Runner
+from perdure.runtime.turn.state import CallState, TurnState
 from perdure.runtime.turns import Turns
 
 Patch = pytest.MonkeyPatch

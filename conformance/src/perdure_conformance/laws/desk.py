@@ -12,7 +12,7 @@ from perdure import Agent, Message, Session, Tool, ToolCall, ToolContext, TurnRe
 from perdure.errors import OutcomeUnknownError, StoreUnavailableError
 from perdure.models import FunctionModel, ModelRequest, ModelResponse
 from perdure.ownership.leases import Process
-from perdure.runtime.turn_state import TurnState
+from perdure.runtime.turn.state import TurnState
 from perdure_conformance.checks import broken, equal
 from perdure_conformance.conversation_world import LAPSE
 from perdure_conformance.interception import Died, Interception

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from perdure.at_rest.encoded_journal import EncodedJournal
 from perdure.contracts.checkpoints import COPYING, TURN_STATUSES, CheckpointReplace
 from perdure.contracts.ids import is_run
-from perdure.conversation import Claim, busy, settle
+from perdure.conversations.claims import Claim, busy, settle
 from perdure.errors import (
     CodecError,
     InvalidArgumentError,

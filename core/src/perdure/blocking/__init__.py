@@ -19,7 +19,8 @@ from perdure import bundle, opening
 from perdure.blocking.facade import facade_of, waiting
 from perdure.blocking.loop import BlockingCallError
 from perdure.contracts import approvals, checkpoints, sessions
-from perdure.runtime import agent, session, stream, worker
+from perdure.runtime import agent, session, stream
+from perdure.runtime.workers import worker
 
 AgentStore: Any = facade_of(bundle.AgentStore)
 SessionStore: Any = facade_of(sessions.SessionStore)

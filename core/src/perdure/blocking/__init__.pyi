@@ -19,19 +19,19 @@ from perdure.contracts.checkpoints import CheckpointStore as AsyncCheckpointStor
 from perdure.contracts.records import Page, Record
 from perdure.contracts.sessions import SessionAppend, SessionInfo, Transcript
 from perdure.contracts.sessions import SessionStore as AsyncSessionStore
+from perdure.conversations.prune import PruneReport
 from perdure.events import RunEvent
 from perdure.models import Model
 from perdure.ownership.leases import Lease, Process
-from perdure.prune import PruneReport
 from perdure.runtime.agent import OnChange
-from perdure.runtime.compaction import CompactionResult
-from perdure.runtime.compaction_policy import Compaction, Summarize
-from perdure.runtime.limits import Limits
 from perdure.runtime.messages import Given, Message
 from perdure.runtime.results import PendingTurn, TurnResult
-from perdure.runtime.sweeps import SweepReport
 from perdure.runtime.tools import Tool
+from perdure.runtime.transcript.compaction import CompactionResult
+from perdure.runtime.transcript.compaction_policy import Compaction, Summarize
+from perdure.runtime.turn.limits import Limits
 from perdure.runtime.turns import TurnPolicy
+from perdure.runtime.workers.sweeps import SweepReport
 
 __all__ = [
     "Agent",

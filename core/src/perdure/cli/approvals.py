@@ -23,7 +23,7 @@ from perdure.cli.transcripts import compact
 from perdure.contracts.approvals import Approval
 from perdure.contracts.ids import conversation_of
 from perdure.contracts.records import Record
-from perdure.conversation import journal_of, undecided
+from perdure.conversations.claims import journal_of, undecided
 from perdure.errors import ApprovalAlreadyResolvedError, ApprovalNotFoundError, StoreCorruptedError
 
 approvals = typer.Typer(

@@ -14,7 +14,7 @@ from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.ids import RUN_SUFFIX, conversation_of, is_run, is_session_id, safe_id, session_of
 from perdure.contracts.sessions import Transcript
-from perdure.conversation import approvals_of, session_head
+from perdure.conversations.claims import approvals_of, session_head
 from perdure.errors import StoreCorruptedError
 
 _INNER = re.compile(r"\.run|(\.turn-[0-9]+)?(\.s[0-9]+\.c[0-9]+(\.d[0-9]+)?)?")

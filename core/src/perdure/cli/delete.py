@@ -17,7 +17,7 @@ from perdure.cli.store_url import StoreOption, opened
 from perdure.cli.turns import standing, turn_facts
 from perdure.contracts.checkpoints import IDLE
 from perdure.contracts.ids import is_run
-from perdure.conversation import noted_archives
+from perdure.conversations.claims import noted_archives
 
 
 def delete(

@@ -13,7 +13,7 @@ from perdure.contracts.records import decode_object
 from perdure.errors import CodecError, StoreCorruptedError
 from perdure.journal.contract import Journal, JournalSnapshot, Key, Part
 from perdure.journal.walking import walk
-from perdure.runtime.turn_state import TurnState
+from perdure.runtime.turn.state import TurnState
 
 CHUNK: Final = 500
 """How many items are read at a time."""

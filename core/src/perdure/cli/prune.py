@@ -13,7 +13,7 @@ from perdure.cli.durations import duration
 from perdure.cli.exit_codes import ExitCode
 from perdure.cli.output import JsonOption, print_json, say, warn
 from perdure.cli.store_url import StoreOption, opened
-from perdure.prune import PruneReport
+from perdure.conversations.prune import PruneReport
 
 _SHOWN = 20
 

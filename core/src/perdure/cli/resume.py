@@ -130,7 +130,7 @@ def _print_one(result: dict[str, Any]) -> None:
 
 async def _all(target: str, url: str | None) -> tuple[dict[str, Any], ExitCode]:
     from perdure.runtime.results import AWAITING  # --help does without
-    from perdure.runtime.worker import Worker
+    from perdure.runtime.workers.worker import Worker
 
     async with _ready(target, url) as (agent, store):
         report = await Worker(agent, store=store).sweep(slow=True)

@@ -20,9 +20,9 @@ from perdure.contracts.checkpoints import (
     CheckpointHead,
     CheckpointInfo,
 )
-from perdure.conversation import undecided
+from perdure.conversations.claims import undecided
 from perdure.errors import StoreCorruptedError
-from perdure.runtime.turn_state import CallState, TurnState
+from perdure.runtime.turn.state import CallState, TurnState
 
 
 async def turn_facts(store: AgentStore, found: Checkpoint | CheckpointInfo) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from perdure.cli.store_url import NoStoreError, OwnStoreOption, require_existing
 from perdure.contracts.store import describe
 from perdure.errors import InvalidArgumentError, StoreUnavailableError
 from perdure.opening import open_store
-from perdure.runtime.sweeps import log, logger
+from perdure.runtime.workers.sweeps import log, logger
 
 if TYPE_CHECKING:
-    from perdure.runtime.worker import Worker
+    from perdure.runtime.workers.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ async def _main(options: _Options) -> None:
 
 
 async def _work(options: _Options, stop: _Stop) -> None:
-    from perdure.runtime.worker import Worker  # --help does without
+    from perdure.runtime.workers.worker import Worker  # --help does without
 
     agent = await load_agent(options.target)
     store = None if options.url is None else await _opened(options.url)

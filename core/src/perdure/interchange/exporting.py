@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 from perdure import codec
 from perdure.contracts.checkpoints import IDLE
-from perdure.conversation import journal_of, settle
+from perdure.conversations.claims import journal_of, settle
 from perdure.errors import (
     InvalidArgumentError,
     NotJsonError,

@@ -27,7 +27,7 @@ from perdure.contracts.approvals import Approval
 from perdure.contracts.checkpoints import IDLE, TURN_STATUSES, Checkpoint, CheckpointHead
 from perdure.contracts.ids import check_approval_id, check_checkpoint_key, session_of
 from perdure.contracts.sessions import Transcript
-from perdure.conversation import journal_of
+from perdure.conversations.claims import journal_of
 from perdure.errors import PerdureError, SchemaVersionError
 from perdure.interchange.lines import read_lines, unusable
 from perdure.interchange.notes import LEFT_OUT, Note

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from perdure.contracts.checkpoints import COPYING, CheckpointHead
 from perdure.contracts.ids import session_of
-from perdure.conversation import ABSENT, busy, claim_note, settle
+from perdure.conversations.claims import ABSENT, busy, claim_note, settle
+from perdure.conversations.half_copies import Making, begun
 from perdure.errors import PerdureError, StoreError
-from perdure.half_copies import Making, begun
 from perdure.moving.comparing import approval_facts, first_difference, record_facts, session_facts
 from perdure.moving.plans import Plan, plan
 from perdure.ownership.leases import OwnershipLostError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import COPYING
-from perdure.conversation import settle
+from perdure.conversations.claims import settle
 from perdure.errors import (
     InvalidArgumentError,
     InvalidIdError,

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from perdure.behind_damage import each
 from perdure.contracts.checkpoints import COPYING
-from perdure.conversation import Claim, busy, journal_of, settle
+from perdure.conversations.behind_damage import each
+from perdure.conversations.claims import Claim, busy, journal_of, settle
+from perdure.conversations.half_copies import is_half_copied
 from perdure.errors import (
     InvalidArgumentError,
     PerdureError,
@@ -27,7 +28,6 @@ from perdure.errors import (
     UnsupportedOperationError,
     VersionConflictError,
 )
-from perdure.half_copies import is_half_copied
 from perdure.moving.arriving import Arrival, DifferentError, nothing
 from perdure.moving.bringing import DAMAGE, bring_alone
 from perdure.moving.comparing import difference

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perdure.archives import archives_of
 from perdure.contracts.checkpoints import CLAIM_STATUSES
 from perdure.contracts.ids import is_run, session_of
-from perdure.conversation import approvals_of, busy, open_status
+from perdure.conversations.claims import approvals_of, busy, open_status
 from perdure.errors import SessionBusyError
 from perdure.ownership.leases import unowned_head
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.archives import archive_of, readable_archives_of
-from perdure.behind_damage import each
 from perdure.contracts.ids import is_run
-from perdure.conversation import journal_of, noted_archives, session_head
+from perdure.conversations.behind_damage import each
+from perdure.conversations.claims import journal_of, noted_archives, session_head
 from perdure.errors import StoreCorruptedError
 from perdure.moving.snapshots import load_turn
 

@@ -22,12 +22,12 @@ from perdure.errors import (
     UnsupportedOperationError,
 )
 from perdure.runtime.ephemeral import EphemeralCheckpoints, with_turns
-from perdure.runtime.limits import check_limits
 from perdure.runtime.pending import as_it_stands, is_kept
 from perdure.runtime.results import PendingTurn, TurnResult
 from perdure.runtime.runs import Run
 from perdure.runtime.session import Session
 from perdure.runtime.tools import Tool, ToolArgumentsError, make_tool
+from perdure.runtime.turn.limits import check_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import CheckpointHead
     from perdure.contracts.records import Page, Record
     from perdure.models import Model
-    from perdure.runtime.compaction_policy import Compaction
-    from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Given
+    from perdure.runtime.transcript.compaction_policy import Compaction
+    from perdure.runtime.turn.limits import Limits
     from perdure.runtime.turns import TurnPolicy
 
 OnChange: TypeAlias = Literal["warn", "error", "ignore"]

@@ -6,16 +6,16 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import CLEARING, FINISHED, IDLE
-from perdure.conversation import Claim
+from perdure.conversations.claims import Claim
 from perdure.errors import SessionConflictError, VersionConflictError
 from perdure.events import ContextCleared
 from perdure.ownership.leases import OwnershipLostError
-from perdure.runtime.departure import tell_dropped
+from perdure.runtime.turn.departure import tell_dropped
 
 if TYPE_CHECKING:
     from perdure.observers.listening import Channel
     from perdure.runtime.pending import PendingTurns
-    from perdure.runtime.transcript import TranscriptView
+    from perdure.runtime.transcript.reading import TranscriptView
 
 
 async def clear(journal: PendingTurns, view: TranscriptView, channel: Channel) -> None:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.observers.listening import Channel
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction_policy import Compaction
-    from perdure.runtime.limits import Limits
-    from perdure.runtime.transcript import TranscriptView
+    from perdure.runtime.transcript.compaction_policy import Compaction
+    from perdure.runtime.transcript.reading import TranscriptView
+    from perdure.runtime.turn.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)

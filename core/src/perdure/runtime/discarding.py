@@ -6,9 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import FINISHED
-from perdure.conversation import drop_turn
+from perdure.conversations.claims import drop_turn
 from perdure.errors import OutcomeUnknownError, PerdureError, VersionConflictError
-from perdure.runtime.departure import tell_dropped
+from perdure.runtime.turn.departure import tell_dropped
 
 if TYPE_CHECKING:
     from perdure.observers.listening import Channel

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.contracts.records import Record
-    from perdure.runtime.runner import Runner, Sink
+    from perdure.runtime.turn.runner import Runner, Sink
 
 
 @dataclass(slots=True)

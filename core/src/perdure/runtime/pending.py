@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IDLE, READY
-from perdure.conversation import busy, settle, undecided
+from perdure.conversations.claims import busy, settle, undecided
 from perdure.errors import (
     AgentChangedError,
     ApprovalOrphanedError,
@@ -19,9 +19,9 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.runtime.results import AWAITING, PendingTurn, TurnResult, described
-from perdure.runtime.runner import Runner
 from perdure.runtime.serving import Serving
-from perdure.runtime.turn_state import TurnState
+from perdure.runtime.turn.runner import Runner
+from perdure.runtime.turn.state import TurnState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perdure.contracts.sessions import Transcript
     from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.dialogue import Dialogue
-    from perdure.runtime.runner import Sink
+    from perdure.runtime.turn.runner import Sink
 
 
 def _no_matter(_: Runner) -> None:

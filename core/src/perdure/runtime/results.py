@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.contracts.records import Record
     from perdure.ownership.leases import Ownership
-    from perdure.runtime.digest import Digest
+    from perdure.runtime.transcript.digest import Digest
 
 STOP: Final = "stop"
 AWAITING: Final = "awaiting-approval"

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from perdure.contracts.checkpoints import IDLE, IN_PROGRESS, CheckpointHead
 from perdure.contracts.ids import RUN_SUFFIX, check_session_id, conversation_of
 from perdure.contracts.records import decode_records, encode_object, encode_records
-from perdure.conversation import drop_turn, undecided
+from perdure.conversations.claims import drop_turn, undecided
 from perdure.errors import OutcomeUnknownError, VersionConflictError
 from perdure.ownership.owned_journal import OwnedJournal
-from perdure.runtime.departure import tell_dropped
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.messages import as_messages, stamp
 from perdure.runtime.pending import PendingTurns, is_kept, waiting_result
-from perdure.runtime.runner import Runner
-from perdure.runtime.turn_state import TurnState, entry, kept_result
+from perdure.runtime.turn.departure import tell_dropped
+from perdure.runtime.turn.runner import Runner
+from perdure.runtime.turn.state import TurnState, entry, kept_result
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore

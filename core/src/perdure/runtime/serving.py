@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from perdure.bundle import AgentStore
-    from perdure.runtime.runner import Runner
+    from perdure.runtime.turn.runner import Runner
 
 _within: ContextVar[frozenset[object]] = ContextVar("perdure_within", default=frozenset())
 """The calls, on whichever conversations, that are served in the current context: none of them ends before it does."""

@@ -18,16 +18,16 @@ from perdure.errors import (
     VersionConflictError,
 )
 from perdure.runtime.clearing import clear
-from perdure.runtime.compaction import CompactionResult, compact
-from perdure.runtime.compaction_policy import CompactionOptions, Summarize, check_compaction
 from perdure.runtime.dialogue import Dialogue
 from perdure.runtime.discarding import discard
-from perdure.runtime.history import fork, forked, whole_history
-from perdure.runtime.limits import check_limits
 from perdure.runtime.messages import Message, as_messages
 from perdure.runtime.results import PendingTurn, result_of
 from perdure.runtime.stream import RunStream
-from perdure.runtime.transcript import TranscriptView
+from perdure.runtime.transcript.compaction import CompactionResult, compact
+from perdure.runtime.transcript.compaction_policy import CompactionOptions, Summarize, check_compaction
+from perdure.runtime.transcript.history import fork, forked, whole_history
+from perdure.runtime.transcript.reading import TranscriptView
+from perdure.runtime.turn.limits import check_limits
 from perdure.runtime.turns import TurnPolicy, Turns
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.inputs import Call
-    from perdure.runtime.limits import Limits
     from perdure.runtime.messages import Given
     from perdure.runtime.results import TurnResult
+    from perdure.runtime.transcript.compaction_policy import Compaction
+    from perdure.runtime.turn.limits import Limits
 
 
 class Session:

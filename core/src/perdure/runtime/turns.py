@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from perdure.contracts.checkpoints import FINISHED, IDLE, IN_PROGRESS, TURN_STATUSES, CheckpointHead
 from perdure.contracts.ids import turn_run_id
 from perdure.contracts.records import MAX_VERSION, decode_records, encode_object, encode_records
-from perdure.conversation import busy, undecided
+from perdure.conversations.claims import busy, undecided
 from perdure.errors import (
     LimitExceededError,
     OutcomeUnknownError,
@@ -21,14 +21,14 @@ from perdure.errors import (
 )
 from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
-from perdure.runtime.compaction import compact_if_due
 from perdure.runtime.inputs import Call
-from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.pending import PendingTurns, waiting_result
 from perdure.runtime.results import ABORTED, AWAITING, TurnResult, result_of, run_of_input, said_by
-from perdure.runtime.runner import Runner
-from perdure.runtime.turn_state import TurnState, entry, given_input
+from perdure.runtime.transcript.compaction import compact_if_due
+from perdure.runtime.turn.limits import Spent
+from perdure.runtime.turn.runner import Runner
+from perdure.runtime.turn.state import TurnState, entry, given_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
     from perdure.contracts.checkpoints import Checkpoint
     from perdure.contracts.records import Record
-    from perdure.runtime.compaction_policy import Compaction
     from perdure.runtime.dialogue import Dialogue
     from perdure.runtime.messages import Message
-    from perdure.runtime.runner import Sink
     from perdure.runtime.serving import Place
-    from perdure.runtime.transcript import TranscriptView
+    from perdure.runtime.transcript.compaction_policy import Compaction
+    from perdure.runtime.transcript.reading import TranscriptView
+    from perdure.runtime.turn.runner import Sink
 
 TurnPolicy: TypeAlias = Literal["wait", "queue", "steer"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from perdure.bundle import AgentStore
 from perdure.cli.demo.tools import Shop
 from perdure.contracts.approvals import PENDING
-from perdure.runtime.turn_state import TurnState
+from perdure.runtime.turn.state import TurnState
 
 SESSION = "order-7"
 OLD_SESSION = "order-1"

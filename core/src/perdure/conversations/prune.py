@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from perdure.archives import archive_of, archive_versions, archives_of
-from perdure.behind_damage import each
 from perdure.contracts.approvals import is_denied_by_time, touched_at
 from perdure.contracts.checkpoints import DELETING, FINISHED, TURN_STATUSES
 from perdure.contracts.ids import session_of
-from perdure.conversation import Claim, approvals_of, journal_of, noted_archives, open_status, session_head
+from perdure.conversations.behind_damage import each
+from perdure.conversations.claims import Claim, approvals_of, journal_of, noted_archives, open_status, session_head
+from perdure.conversations.half_copies import is_half_copied
 from perdure.errors import InvalidArgumentError, StoreCorruptedError, VersionConflictError
-from perdure.half_copies import is_half_copied
 from perdure.ownership.leases import OwnershipLostError
 
 if TYPE_CHECKING:

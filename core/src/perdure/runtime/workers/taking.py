@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from perdure.contracts.checkpoints import FINISHED, IN_PROGRESS, TURN_STATUSES
 from perdure.contracts.store import describe
-from perdure.conversation import settle
+from perdure.conversations.claims import settle
 from perdure.errors import (
     OutcomeUnknownError,
     SessionAwaitingApprovalError,
@@ -18,19 +18,27 @@ from perdure.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from perdure.runtime.known_turns import KnownTurn, KnownTurns
 from perdure.runtime.results import AWAITING
 from perdure.runtime.runs import Run
-from perdure.runtime.sweeps import ResumedTurn, SetAsideTurn, SweepFailure, SweepReport, backoff, fruitless_lives, log
+from perdure.runtime.workers.known_turns import KnownTurn, KnownTurns
+from perdure.runtime.workers.sweeps import (
+    ResumedTurn,
+    SetAsideTurn,
+    SweepFailure,
+    SweepReport,
+    backoff,
+    fruitless_lives,
+    log,
+)
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.checkpoints import Checkpoint, CheckpointInfo
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction_policy import Compaction
-    from perdure.runtime.limits import Limits
     from perdure.runtime.results import TurnResult
     from perdure.runtime.session import Session
+    from perdure.runtime.transcript.compaction_policy import Compaction
+    from perdure.runtime.turn.limits import Limits
 
 LONGEST_BACKOFF: Final = timedelta(seconds=60)
 _SUSPECT_AFTER: Final = 2

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
-    from perdure.conversation import Claim
+    from perdure.conversations.claims import Claim
 
 
 class ArchiveWriter:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from perdure.archives import SUMMARY
 from perdure.recent import memory_of
-from perdure.runtime.history import starts
-from perdure.runtime.limits import Spent
 from perdure.runtime.messages import Message, is_own
+from perdure.runtime.transcript.history import starts
+from perdure.runtime.turn.limits import Spent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,7 +23,6 @@ from perdure.events import ToolStarted
 from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.uninterrupted import Work, apart, foreign, interrupted, uninterrupted
 from perdure.place import enter_call
-from perdure.runtime.answers import UNSTORABLE_EDIT, Answers, failure, storable, unknown
 from perdure.runtime.messages import stamp
 from perdure.runtime.tools import (
     ToolArgumentsError,
@@ -33,7 +32,8 @@ from perdure.runtime.tools import (
     ToolResultError,
     as_text,
 )
-from perdure.runtime.turn_state import CallState, Step, entry
+from perdure.runtime.turn.answers import UNSTORABLE_EDIT, Answers, failure, storable, unknown
+from perdure.runtime.turn.state import CallState, Step, entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from perdure.contracts.records import Record
     from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.agent import Agent
-    from perdure.runtime.telling import Teller
     from perdure.runtime.tools import Tool
+    from perdure.runtime.turn.telling import Teller
 
 _log = logging.getLogger("perdure.turns")
 

@@ -9,8 +9,8 @@ from perdure import codec
 from perdure.contracts.store import in_one_life
 from perdure.errors import StoreCorruptedError, StoreError
 from perdure.recent import memory_of
-from perdure.runtime.digest import Digest
 from perdure.runtime.messages import messages_of
+from perdure.runtime.transcript.digest import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

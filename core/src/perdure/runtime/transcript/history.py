@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from perdure.archives import archive_named_by, archive_of
 from perdure.contracts.checkpoints import IDLE
 from perdure.contracts.store import draw_version, in_one_life
-from perdure.conversation import busy, settle
+from perdure.conversations.claims import busy, settle
 from perdure.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.contracts.sessions import Transcript
-    from perdure.runtime.digest import Digest
     from perdure.runtime.messages import Message
+    from perdure.runtime.transcript.digest import Digest
 
 _NOT_CARRIED: Final = ("input_id", "spent")
 _NOT_CARRIED_OF_A_SUMMARY: Final = ("archive", "archived", "beyond_archive", "kept", "spent", "turns")

@@ -14,14 +14,14 @@ from perdure.contracts.records import decode_object
 from perdure.events import TextStreamed
 from perdure.models import ModelError, ModelRequest
 from perdure.ownership.uninterrupted import foreign, interrupted
-from perdure.runtime.asking import ask
-from perdure.runtime.calls import Calls
-from perdure.runtime.joined_messages import JoinedMessages
-from perdure.runtime.limits import Limits, finish_reason
 from perdure.runtime.messages import Message
 from perdure.runtime.results import AWAITING, LIMIT, STOP
 from perdure.runtime.tools import ToolArgumentsError
-from perdure.runtime.turn_state import entry
+from perdure.runtime.transcript.joined_messages import JoinedMessages
+from perdure.runtime.turn.asking import ask
+from perdure.runtime.turn.calls import Calls
+from perdure.runtime.turn.limits import Limits, finish_reason
+from perdure.runtime.turn.state import entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from perdure.models import ModelResponse, TextDelta
     from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.agent import Agent
-    from perdure.runtime.limits import Spent
-    from perdure.runtime.telling import Teller
+    from perdure.runtime.turn.limits import Spent
+    from perdure.runtime.turn.telling import Teller
 
 _NONE: Final = Limits()
 

@@ -11,8 +11,8 @@ from perdure.contracts.checkpoints import IN_PROGRESS
 from perdure.errors import OutcomeUnknownError, VersionConflictError
 from perdure.ownership.leases import unowned_head
 from perdure.runtime.messages import stamp
-from perdure.runtime.sweeps import FAILED, HANDED_OVER, POISONED, fruitless_lives, is_mendable
-from perdure.runtime.turn_state import entry
+from perdure.runtime.turn.state import entry
+from perdure.runtime.workers.sweeps import FAILED, HANDED_OVER, POISONED, fruitless_lives, is_mendable
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore

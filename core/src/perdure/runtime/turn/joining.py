@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from perdure.ownership.leases import OwnershipLostError
 from perdure.runtime.messages import stamp
 from perdure.runtime.results import ABORTED, AWAITING, TurnResult
-from perdure.runtime.turn_state import entry
+from perdure.runtime.turn.state import entry
 
 if TYPE_CHECKING:
     from perdure.contracts.records import Record
-    from perdure.runtime.runner import Runner
+    from perdure.runtime.turn.runner import Runner
 
 
 class Joining:

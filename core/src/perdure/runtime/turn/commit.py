@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from perdure.contracts.checkpoints import FINISHED, IN_PROGRESS, CheckpointReplace
 from perdure.contracts.ids import turn_run_id
 from perdure.contracts.sessions import SessionAppend
-from perdure.conversation import idle_head
+from perdure.conversations.claims import idle_head
 from perdure.errors import OutcomeUnknownError, SessionConflictError, VersionConflictError
-from perdure.runtime.limits import Spent
 from perdure.runtime.messages import is_own, stamp
 from perdure.runtime.results import holds_run
-from perdure.runtime.turn_state import TurnState, entry
+from perdure.runtime.turn.limits import Spent
+from perdure.runtime.turn.state import TurnState, entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.archives import SUMMARY, archive_named_by
-from perdure.runtime.history import severed_places, turn_starts
 from perdure.runtime.messages import RECORD_VERSION, Usage, is_own, stamp
 from perdure.runtime.results import REMEMBERED_TURNS, STOP
+from perdure.runtime.transcript.history import severed_places, turn_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from perdure.contracts.records import Record
-    from perdure.runtime.digest import Digest
     from perdure.runtime.messages import Message
+    from perdure.runtime.transcript.digest import Digest
 
 CHARACTERS_A_TOKEN = 4
 

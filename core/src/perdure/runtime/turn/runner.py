@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, FINISHED, IN_PROGRESS
 from perdure.contracts.store import describe
-from perdure.conversation import undecided
+from perdure.conversations.claims import undecided
 from perdure.errors import (
     OutcomeUnknownError,
     SessionConflictError,
@@ -22,16 +22,16 @@ from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
 from perdure.ownership.uninterrupted import Work, ended, uninterrupted
 from perdure.place import running
-from perdure.runtime.answers import storable
-from perdure.runtime.commit import Commit
-from perdure.runtime.departure import Departure
-from perdure.runtime.joining import Joining
-from perdure.runtime.limits import Spent
 from perdure.runtime.messages import stamp
 from perdure.runtime.results import ABORTED, AWAITING, STOP, TurnResult
-from perdure.runtime.telling import Teller
-from perdure.runtime.turn import Turn
-from perdure.runtime.turn_state import TurnState, entry
+from perdure.runtime.turn.answers import storable
+from perdure.runtime.turn.commit import Commit
+from perdure.runtime.turn.departure import Departure
+from perdure.runtime.turn.joining import Joining
+from perdure.runtime.turn.limits import Spent
+from perdure.runtime.turn.loop import Turn
+from perdure.runtime.turn.state import TurnState, entry
+from perdure.runtime.turn.telling import Teller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from perdure import codec
 from perdure.errors import StoreCorruptedError
-from perdure.runtime.limits import Limits, Spent
 from perdure.runtime.messages import Message, ToolCall, Usage, message_record
 from perdure.runtime.results import MAX_STEPS, STOP, TurnResult, text_of
+from perdure.runtime.turn.limits import Limits, Spent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

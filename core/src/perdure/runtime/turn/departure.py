@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.contracts.checkpoints import DELETING, FINISHED, IDLE, TURN_STATUSES
 from perdure.contracts.store import in_one_life
-from perdure.conversation import drop_turn
+from perdure.conversations.claims import drop_turn
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
@@ -20,7 +20,7 @@ from perdure.errors import (
 from perdure.events import RunDone
 from perdure.runtime.messages import Usage
 from perdure.runtime.results import ABORTED, TurnResult, result_of
-from perdure.runtime.turn_state import kept_result
+from perdure.runtime.turn.state import kept_result
 
 if TYPE_CHECKING:
     from perdure.contracts.approvals import Approval
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from perdure.observers.listening import Channel
     from perdure.ownership.owned_journal import OwnedJournal
     from perdure.runtime.dialogue import Dialogue
-    from perdure.runtime.turn_state import TurnState
+    from perdure.runtime.turn.state import TurnState
 
 
 def tell_dropped(channel: Channel, found: Checkpoint) -> None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from perdure.archives import archive_id, archive_versions, archives_of, readable_archives_of
-from perdure.behind_damage import list_approvals
 from perdure.contracts.approvals import is_denied_by_time
 from perdure.contracts.checkpoints import (
     CLAIM_STATUSES,
@@ -26,6 +25,8 @@ from perdure.contracts.checkpoints import (
 )
 from perdure.contracts.ids import RUN_SUFFIX, check_session_id, conversation_of, is_run, session_of
 from perdure.contracts.plain import is_texts
+from perdure.conversations.behind_damage import list_approvals
+from perdure.conversations.half_copies import is_half_copied
 from perdure.errors import (
     ApprovalAlreadyResolvedError,
     ApprovalNotFoundError,
@@ -35,7 +36,6 @@ from perdure.errors import (
     StoreCorruptedError,
     VersionConflictError,
 )
-from perdure.half_copies import is_half_copied
 from perdure.ownership.leases import OwnershipLostError
 from perdure.ownership.owned_journal import OwnedJournal
 

@@ -10,13 +10,13 @@ from perdure.contracts.records import encode_object
 from perdure.errors import NotJsonError, RecordTooLargeError
 from perdure.runtime.messages import ToolCall, stamp
 from perdure.runtime.tools import ToolResultError
-from perdure.runtime.turn_state import entry, largest_record
+from perdure.runtime.turn.state import entry, largest_record
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
     from perdure.contracts.records import Record
     from perdure.ownership.owned_journal import OwnedJournal
-    from perdure.runtime.turn_state import CallState
+    from perdure.runtime.turn.state import CallState
 
 
 REST: Final = 4096

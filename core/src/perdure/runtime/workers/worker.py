@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.bundle import AgentStore
 from perdure.contracts.checkpoints import AWAITING_APPROVAL, CLAIM_STATUSES, FINISHED, IN_PROGRESS, READY
-from perdure.conversation import undecided
+from perdure.conversations.claims import undecided
 from perdure.errors import (
     InvalidArgumentError,
     StoreClosedError,
@@ -26,18 +26,18 @@ from perdure.errors import (
     WrongLoopError,
 )
 from perdure.runtime.agent import Agent, kind_of
-from perdure.runtime.compaction_policy import check_compaction
-from perdure.runtime.limits import check_limits
 from perdure.runtime.pending import is_kept
-from perdure.runtime.sweeps import SweepReport, backoff, log
-from perdure.runtime.taking import Taker
+from perdure.runtime.transcript.compaction_policy import check_compaction
+from perdure.runtime.turn.limits import check_limits
+from perdure.runtime.workers.sweeps import SweepReport, backoff, log
+from perdure.runtime.workers.taking import Taker
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from perdure.contracts.checkpoints import CheckpointInfo
-    from perdure.runtime.compaction_policy import Compaction
-    from perdure.runtime.limits import Limits
+    from perdure.runtime.transcript.compaction_policy import Compaction
+    from perdure.runtime.turn.limits import Limits
 
 FAST: Final = (READY, IN_PROGRESS)
 SLOW: Final = (*CLAIM_STATUSES, *FAST, FINISHED, AWAITING_APPROVAL)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import InvalidArgumentError
-from perdure.runtime.compacted import is_full
 from perdure.runtime.messages import Message
+from perdure.runtime.transcript.compacted import is_full
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
-    from perdure.runtime.digest import Digest
+    from perdure.runtime.transcript.digest import Digest
 
 Summarize: TypeAlias = Callable[[Sequence[Message]], str | Awaitable[str]]
 """Makes the text of a summary from the messages that it shall stand for. A plain function is called in a thread."""

@@ -18,7 +18,7 @@ from perdure import codec
 from perdure.contracts.checkpoints import COMPACTING, FINISHED, IDLE
 from perdure.contracts.records import encode_object
 from perdure.contracts.store import describe, in_one_life
-from perdure.conversation import Claim
+from perdure.conversations.claims import Claim
 from perdure.errors import (
     OutcomeUnknownError,
     SessionBusyError,
@@ -31,13 +31,13 @@ from perdure.errors import (
 from perdure.events import CompactionDone, CompactionStarted
 from perdure.models import ModelRequest
 from perdure.ownership.leases import OwnershipLostError
-from perdure.runtime.archiving import ArchiveWriter
-from perdure.runtime.asking import ask
-from perdure.runtime.compacted import Compacted, Split, compacted, split
-from perdure.runtime.compaction_policy import due, require_able
 from perdure.runtime.functions import called
 from perdure.runtime.messages import Message, Usage, messages_of
-from perdure.runtime.transcript import TranscriptView
+from perdure.runtime.transcript.archiving import ArchiveWriter
+from perdure.runtime.transcript.compacted import Compacted, Split, compacted, split
+from perdure.runtime.transcript.compaction_policy import due, require_able
+from perdure.runtime.transcript.reading import TranscriptView
+from perdure.runtime.turn.asking import ask
 
 if TYPE_CHECKING:
     from perdure.bundle import AgentStore
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from perdure.contracts.sessions import Transcript
     from perdure.observers.listening import Channel
     from perdure.runtime.agent import Agent
-    from perdure.runtime.compaction_policy import Compaction, CompactionOptions
     from perdure.runtime.pending import PendingTurns
-    from perdure.runtime.runner import Sink
+    from perdure.runtime.transcript.compaction_policy import Compaction, CompactionOptions
+    from perdure.runtime.turn.runner import Sink
 
 INSTRUCTION: Final = (
     "Summarise the conversation so far for yourself: what you write takes its place. Keep what was asked for and why, "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.contracts.approvals import Approval
     from perdure.contracts.records import Record
     from perdure.observers.listening import Channel
-    from perdure.runtime.turn_state import TurnState
+    from perdure.runtime.turn.state import TurnState
 
 E = TypeVar("E", bound=Event)
 

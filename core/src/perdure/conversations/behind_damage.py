@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.contracts.ids import conversation_of
+from perdure.conversations.paging import walk
 from perdure.errors import StoreCorruptedError
 from perdure.journal.walking import journal_of
 from perdure.journal.walking import walk as walk_journal
-from perdure.paging import walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,0 +1,1 @@
+"""Workers: they find the turns that nobody runs, and finish them."""
