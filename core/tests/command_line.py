@@ -76,6 +76,7 @@ class Program:
         self, arguments: tuple[str, ...], files: list[int], environment: dict[str, str], *, terminal: bool = False
     ) -> Callable[[], int]:
         control = _server()
+        _stop_what_runs(control)
         wanted = {
             "command": [self.name, *arguments],
             "directory": str(self.directory),
@@ -83,15 +84,13 @@ class Program:
             "terminal": terminal,
         }
         socket.send_fds(control, [json.dumps(wanted).encode()], files)
-        self.pid = pid = _line(control)
+        self.pid = _line(control)
+        _running.append(self.pid)
 
         def wait() -> int:
-            try:
-                return _line(control)
-            except BaseException:  # the test's time is up; the next test must find the server waiting
-                os.kill(pid, signal.SIGKILL)
-                _line(control)
-                raise
+            code = _line(control)
+            _running.clear()
+            return code
 
         return wait
 
@@ -138,14 +137,23 @@ class Perdure(Program):
         wait = self._start(arguments, [its, its, its], {"TERM": "xterm-256color"} | environment, terminal=True)
         os.close(its)
         shown, typed = b"", False
-        with contextlib.suppress(OSError):  # EIO: the last process has closed the terminal
-            while chunk := os.read(mine, 1 << 16):
+        with (
+            os.fdopen(mine, "r+b", buffering=0) as terminal,
+            contextlib.suppress(OSError),
+        ):  # EIO: the last has closed it
+            while chunk := terminal.read(1 << 16):
                 shown += chunk
-                if not typed and after.encode() in shown:
+                if types and not typed and after.encode() in shown:
                     typed = True
-                    os.write(mine, types.encode())
-        os.close(mine)
+                    self._sleeps()
+                    terminal.write(types.encode())
         return Ran(wait(), shown.decode(), "")
+
+    def _sleeps(self) -> None:
+        """Wait until the command waits: a signal that comes between a question and its reading does not end the reading."""
+        with contextlib.suppress(OSError):  # it has ended
+            while Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] in "RD":
+                os.sched_yield()
 
     def interrupted(
         self, *arguments: str, when: Callable[[], bool], by: signal.Signals = signal.SIGINT, reads: int | None = None
@@ -160,6 +168,19 @@ class Perdure(Program):
             code = wait()
             out.seek(0)
             return Ran(code, out.read().decode(), "")
+
+
+_running: list[int] = []
+"""The command that the server waits for: a test whose time is up leaves it."""
+
+
+def _stop_what_runs(control: socket.socket) -> None:
+    """Let the server wait for a new command."""
+    for pid in _running:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        _line(control)
+    _running.clear()
 
 
 @cache

@@ -141,7 +141,22 @@ def test_what_orjson_cannot_write_is_refused_inside_a_value_that_it_cannot_write
         codec.encode([2**70, b"x"])
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"nul", b"NaN", b"Infinity", b"[1,]", b"'a'", b"\xff", b'{"a":1}x'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"nul",
+        b"NaN",
+        b"Infinity",
+        b"[1,]",
+        b"'a'",
+        b"\xff",
+        b'{"a":1}x',
+        b"\xef\xbb\xbf[]",
+        "[]".encode("utf-16"),
+    ],
+)
 def test_what_is_not_json_is_not_decoded(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # reason: msgspec and the standard library word it differently
         codec.decode(data)

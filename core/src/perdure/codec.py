@@ -75,7 +75,8 @@ def decode(data: bytes) -> Any:
         try:
             return _decode_fast(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return json.loads(data, parse_int=_read_int, parse_constant=_refuse_constant)
+            text = str(data, "utf-8", "surrogatepass")  # of bytes, json would take other encodings and a BOM, too
+            return json.loads(text, parse_int=_read_int, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("nested deeper than can be read") from error
 

@@ -187,7 +187,7 @@ HEADS = st.builds(Head, st.none() | TEXT, st.none() | TEXT, st.binary(max_size=2
 ITEMS = st.lists(
     st.binary(max_size=30)
     | TEXT.map(lambda text: json.dumps({"text": text}).encode())
-    | st.sampled_from([b"{}", b" {}", b"1", b'""', b"nul", b'"', b'{"commit":{}}', b'{"a":"\\ud800"}', b"\n", b""]),
+    | st.sampled_from([b"{}", b" {}", b"1", b'""', b"nul", b'"', b'{"commit":{}}', b'{"a":"\\ud800"}', b"\n", b"", b"\xef\xbb\xbf[]", "[]".encode("utf-16")]),
     max_size=5,
 )  # fmt: skip
 
